@@ -130,6 +130,7 @@ class Daemon:
         self._follow_keys(anew=True)
         dataplane.set_prefixes(write_tables.prefixes(plan))
         self.view = documents.View(tables, plan, self.programs.hooks, dataplane.pins)
+        self.view.memory = self.faults.memory
         monitor = Monitor(plan, tables, dataplane, self.events, self._routes.mark)
         if self._monitoring:
             monitor.follow(self.monitor, replaced_hosts)

@@ -140,14 +140,21 @@ class TablesCollector(Collector):
     def _faults(self) -> Metric:
         """Return a series per cause that the daemon's diagnosis names; the least urgent are summed if they are many."""
         family = GaugeMetricFamily(
-            "mrc_fault", "1 for each thing that is wrong now, by cause and target.", labels=["cause", "target"]
+            "mrc_fault",
+            "What is wrong now, by cause and target: 1, or 1/n for each of n targets that would explain the same.",
+            labels=["cause", "target"],
         )
-        causes = self._daemon.faults.causes
-        shown = causes if len(causes) <= MOST_FAULT_SERIES else causes[: MOST_FAULT_SERIES - 1]
-        for cause in shown:
-            family.add_metric([cause.kind.value, cause.target], 1)
-        if len(causes) > len(shown):
-            family.add_metric(["others", "others"], len(causes) - len(shown))
+        values: dict[tuple[str, str], float] = {}
+        for cause in self._daemon.faults.causes:
+            candidates = cause.candidates(self._daemon.plan.host.name)
+            for kind, target in candidates:
+                key = kind.value, target
+                values[key] = max(values.get(key, 0.0), 1 / len(candidates))
+        shown = list(values)[: MOST_FAULT_SERIES if len(values) <= MOST_FAULT_SERIES else MOST_FAULT_SERIES - 1]
+        for key in shown:
+            family.add_metric(key, values.pop(key))
+        if values:
+            family.add_metric(["others", "others"], len(values))
         return family
 
     def _histograms(self) -> Iterator[Metric]:

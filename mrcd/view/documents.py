@@ -19,6 +19,7 @@ from mrcd.bpf import info
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import EV, Plan
 from mrcd.health import events
+from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.probe_pace import pace, silent_ns
@@ -48,6 +49,7 @@ class View:
         self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
         self.daemon_pid: int | None = None  # of an mrcd that runs, but does not answer; 0 if it is unknown
+        self.memory: Memory | None = None  # the daemon's, for the diagnosis
         self.cuts: Mapping[int, Segmentation] = {}  # plane → where its bursts are segmented, as far as known
 
     def status(self) -> Document:
@@ -119,7 +121,8 @@ class View:
 
     def diagnosis(self) -> list[Document]:
         """Return a document per cause of what is wrong now, the most urgent first."""
-        return [c.document(time.monotonic_ns()) for c in diagnose(read_facts(self._tables, self._plan))]
+        facts = read_facts(self._tables, self._plan, memory=self.memory)
+        return [c.document(time.monotonic_ns()) for c in diagnose(facts)]
 
     def tick_age_s(self) -> float | None:
         """Return the seconds since the last tick, which probes EVs and so refreshes their states; None before it."""

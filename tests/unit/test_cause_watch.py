@@ -89,9 +89,9 @@ def test_no_ev_is_read_while_no_state_changes(monkeypatch: pytest.MonkeyPatch) -
     w = Watched()
     reads: list[int] = []
 
-    def read(*arguments: Any) -> Any:
+    def read(*arguments: Any, **named: Any) -> Any:
         reads.append(1)
-        return read_facts.read_facts(*arguments)
+        return read_facts.read_facts(*arguments, **named)
 
     monkeypatch.setattr(watch, "read_facts", read)
 

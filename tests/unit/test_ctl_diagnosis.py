@@ -52,7 +52,7 @@ def test_one_fault_is_named_with_target_time_and_next_step() -> None:
         "wrong now   t1 t1:1:2",
         "            t1:1:2, for 12 min: Plane 1: T1 2 lets nothing through: 6 of 6 EVs through it have failed, "
         "to 6 of 6 peers (cannot be told from link:1:0:2)",
-        "              do: `mrcctl trace h3 --ev 6` confirms it",
+        "              Do: `mrcctl trace h3 --ev 6` confirms it",
     ]
 
 
@@ -74,10 +74,10 @@ def test_denials_are_named_and_no_fault() -> None:
 
 
 def test_nothing_is_well_while_mrcd_is_down() -> None:
-    down = {"daemon": {"running": False}}
-    (line,) = first_lines(**down)
+    down = {"running": False}
+    (line,) = first_lines(daemon=down)
     assert line.startswith("wrong now   mrcd is not running: nothing follows")
-    (line,) = first_lines(**down, probing={"tick_by": None})
+    (line,) = first_lines(daemon=down, probing={"tick_by": None})
     assert "what follows may be old" in line
 
 

@@ -2,7 +2,7 @@
 """Tests the diagnosis: each cause alone, two at once, nothing wrong, everything down, and how long it takes."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import numpy as np
@@ -65,7 +65,7 @@ class Host(Arrays):
         pairs = [(row, ev) for row, evs in rows.items() for ev in evs]
         return np.array([r for r, _ in pairs]), np.array([e for _, e in pairs])
 
-    def set(self, target: str, fields: dict[str, int] = GONE, ago_s: float = 60) -> "Host":
+    def set(self, target: str, fields: Mapping[str, int] = GONE, ago_s: float = 60) -> "Host":
         """Gives the EVs that cross a target other values, since `ago_s`."""
         rows, evs = self.where(target)
         for name, value in fields.items():
@@ -279,15 +279,29 @@ def test_a_t1_that_loses_most_packets_is_lossy_although_some_evs_failed() -> Non
     assert h.found() == [("loss", "t1:1:2")]
 
 
-@pytest.mark.parametrize("target", ["plane:1", "t1:1:2", "link:1:2:3"])
-def test_a_slow_element(target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [("plane:1", Kind.SLOW_PLANE), ("t1:1:2", Kind.CONGESTION), ("link:1:2:3", Kind.CONGESTION)],
+)
+def test_a_slow_element(target: str, kind: Kind) -> None:
     h = Host()
     rows, evs = h.where(target)
     h.path_stats["extra_delay_ns"][rows, evs] = 5_000_000
     c = h.cause()
-    assert (c.kind, c.target, c.kind.severity) == (Kind.CONGESTION, target, Severity.WARNING)
+    assert (c.kind, c.target, c.kind.severity) == (kind, target, Severity.WARNING)
     h.path_stats["extra_delay_ns"][rows, evs] = 1_000_000
     assert h.causes() == []
+
+
+@pytest.mark.parametrize("t0s", [2, 3])
+def test_a_plane_that_is_slow_between_its_t0s(t0s: int) -> None:
+    h = Host(text(t0s=t0s))
+    for t1 in range(4):
+        rows, evs = h.where(f"t1:1:{t1}")
+        h.path_stats["extra_delay_ns"][rows, evs] = 5_000_000
+    c = h.cause()
+    assert (c.kind, c.target, c.confidence) == (Kind.SLOW_PLANE, "plane:1", Confidence.LIKELY)
+    assert "all its paths through T1s delay packets" in c.sentence
 
 
 @pytest.mark.parametrize("target", ["t1:1:2", "link:1:2:3", "t0:1:2", "plane:1", "nic:h4:1", "peer:h4", "ev:h4:6"])

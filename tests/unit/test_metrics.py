@@ -244,6 +244,20 @@ def test_faults_have_a_bounded_number_of_series(host: Host, count: int, others: 
         assert found['mrc_fault{cause="t1",target="t1:1:0"}'] == 1
 
 
+def test_what_a_host_cannot_tell_apart_shares_one_fault(host: Host) -> None:
+    doubt = Cause(
+        Kind.OWN_CABLE, "nic:h0:1", "", "", Confidence.AMBIGUOUS, Share(), None, ("t0:1:0", "nic:h1:1", "link:1:0:2")
+    )
+    host.causes += [doubt, cause("t1:1:2"), Cause(Kind.LINK, "link:1:0:2", "", "", Confidence.LIKELY, Share())]
+    assert {k: v for k, v in host.scrape().items() if k.startswith("mrc_fault")} == {
+        'mrc_fault{cause="own_cable",target="nic:h0:1"}': 0.25,
+        'mrc_fault{cause="t0",target="t0:1:0"}': 0.25,
+        'mrc_fault{cause="peer_nic",target="nic:h1:1"}': 0.25,
+        'mrc_fault{cause="link",target="link:1:0:2"}': 1,
+        'mrc_fault{cause="t1",target="t1:1:2"}': 1,
+    }
+
+
 @pytest.mark.parametrize("planes", [4, abi.MAX_PLANES])
 def test_at_most_3000_series_with_64_peers_of_256_evs(planes: int) -> None:
     """Everything is broken at once, and every transition has happened for every reason."""

@@ -30,7 +30,7 @@ def diagnosis_facts(doc: Document) -> list[tuple[str, str]]:
     elif not lines:
         lines.append(("all well", numbers(doc)))
     for cause in faults[:_SHOWN]:
-        lines += [("", _sentence(cause)), ("", f"  do: {text(cause.get('do'))}")]
+        lines += [("", _sentence(cause)), ("", f"  Do: {text(cause.get('do'))}")]
     if len(faults) > _SHOWN:
         lines.append(("", f"and {len(faults) - _SHOWN} more: `mrcctl status --json`"))
     if denials:

@@ -11,6 +11,7 @@ class Kind(StrEnum):
 
     OWN_NIC = "own_nic"  # this host's interface does not exist, or is switched off
     OWN_CABLE = "own_cable"  # between this host's NIC and its T0
+    WRONG_CABLE = "wrong_cable"  # this host's NIC gets packets that are meant for another NIC
     OWN_T0 = "own_t0"  # the T0 of this host on a plane
     T0 = "t0"  # another T0
     T1 = "t1"
@@ -18,8 +19,11 @@ class Kind(StrEnum):
     PEER_NIC = "peer_nic"  # a peer's NIC or cable on a plane
     PEER_DOWN = "peer_down"
     PEER_DETACHED = "peer_detached"  # by an administrator of the peer
+    WRONG_KEY = "wrong_key"  # two hosts refuse each other's tags
+    CONFIG_DIFFERS = "config_differs"  # two hosts have different cluster files or versions
     LOSS = "loss"  # some packets are lost, others arrive
-    CONGESTION = "congestion"  # packets take longer than on other paths
+    SLOW_PLANE = "slow_plane"  # packets take longer on a whole plane
+    CONGESTION = "congestion"  # packets take longer through one element of a plane
     DENIED = "denied"  # by an administrator of this host
     DETACHED = "detached"  # this host, by its administrator
     HOST = "host"  # nothing gets through to any peer: this host, or the whole fabric
@@ -49,7 +53,11 @@ class Confidence(StrEnum):
     AMBIGUOUS = "ambiguous"
 
 
-_WARNINGS = (Kind.LOSS, Kind.CONGESTION, Kind.PEER_DETACHED, Kind.DETACHED, Kind.UNKNOWN)
+_WARNINGS = (Kind.LOSS, Kind.SLOW_PLANE, Kind.CONGESTION, Kind.PEER_DETACHED, Kind.DETACHED, Kind.UNKNOWN)
+_OF_ANY_TARGET = (Kind.LOSS, Kind.CONGESTION, Kind.WRONG_KEY, Kind.CONFIG_DIFFERS)
+_KINDS_OF_TARGETS = {
+    "t0": Kind.T0, "t1": Kind.T1, "link": Kind.LINK, "nic": Kind.PEER_NIC, "peer": Kind.PEER_DOWN, "host": Kind.HOST,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,16 @@ class Cause:
     share: Share
     since_ns: int | None = None  # CLOCK_MONOTONIC; None: not known
     or_targets: tuple[str, ...] = ()
+
+    def candidates(self, host: str) -> list[tuple[Kind, str]]:
+        """Returns the kind and the target of everything that would explain the same; `host` is this host's name."""
+        return [(self.kind, self.target), *((self._kind_of(target, host), target) for target in self.or_targets)]
+
+    def _kind_of(self, target: str, host: str) -> Kind:
+        if self.kind in _OF_ANY_TARGET:
+            return self.kind
+        word, name = target.split(":")[:2]
+        return Kind.OWN_CABLE if word == "nic" and name == host else _KINDS_OF_TARGETS[word]
 
     def document(self, now_ns: int) -> dict[str, Any]:
         """Returns the cause as a document of the API."""

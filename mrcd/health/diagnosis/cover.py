@@ -76,8 +76,10 @@ class Full:
     bad_of_t1: Ints
 
 
-def find_full(bad: Bools, known: Bools, t0s: Ints, t1s: Ints, own_t0: int) -> Full:
+def find_full(bad: Bools, known: Bools, t0s: Ints, t1s: Ints, own_t0: int, least_t0s: int = 2) -> Full:
     """Returns which elements of a plane are full, from its EVs (peers, columns).
+
+    The uplinks are full only if their EVs lead to `least_t0s` other T0s or more.
 
     Where most EVs are to hosts under one T0, nearly all EVs of a T1 may be bad because of that T0. So most EVs of
     nearly each of its links must be bad, too. The same holds for the T0s of the plane.
@@ -98,7 +100,7 @@ def find_full(bad: Bools, known: Bools, t0s: Ints, t1s: Ints, own_t0: int) -> Fu
     has_far, has_near = bool(is_known.any()), bool(of_t0[~is_far].any())
     return Full(
         plane=(is_far_bad or not has_far) and (is_near_bad or not has_near),
-        uplinks=is_far_bad and bool(is_known.sum() > 1 and (of_t1[1:] > 0).sum() > 1),
+        uplinks=is_far_bad and bool(is_known.sum() >= least_t0s and (of_t1[1:] > 0).sum() > 1),
         t0=is_t0 & is_far,  # this host's own is part of Place.PLANE
         t1=is_t1[1:],
         nic=is_full(bad.sum(axis=1), known.sum(axis=1)),
@@ -114,10 +116,10 @@ class Cover:
     `bad`, `good`: (peers, columns of the plane); EVs in neither say nothing. `left`: bad EVs that nothing explains.
     """
 
-    def __init__(self, facts: Facts, plane: int, bad: Bools, good: Bools) -> None:
+    def __init__(self, facts: Facts, plane: int, bad: Bools, good: Bools, least_t0s: int = 2) -> None:
         self._facts, self._plane, self._bad, self._known = facts, plane, bad, bad | good
         self._t0s, self._t1s = facts.t0s, np.asarray(facts.t1s[:, facts.columns(plane)])
-        self._full = find_full(bad, self._known, self._t0s, self._t1s, facts.t0)
+        self._full = find_full(bad, self._known, self._t0s, self._t1s, facts.t0, least_t0s)
         self.left = bad.copy()
         self.elements: list[Element] = []
         self._find()
@@ -164,7 +166,8 @@ class Cover:
         t0s, t1s = set(self._t0s[peers].tolist()), set(self._t1s[rows][bad].tolist())
         t0, peer = next(iter(t0s)), int(peers[0])
         found = []
-        if place is Place.PLANE:
+        is_only_far_t0 = place is Place.T0 and set(self._t0s.tolist()) <= {facts.t0, t0}
+        if place is Place.PLANE or is_only_far_t0:  # all EVs to the only other T0 also leave by this host's
             found.append(f"t0:{p}:{facts.t0}")
         if place is Place.T1:
             found.append(f"link:{p}:{facts.t0}:{t1}")

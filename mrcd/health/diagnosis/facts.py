@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines the input of a diagnosis: what this host knows of itself, its peers and its EVs, as plain arrays. Pure."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.net.link_state import LinkState
+from mrcd.tables.enums import Drop
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[Any]
@@ -45,6 +46,7 @@ class Facts:
     t0s       (peers,) the T0 of a peer         planes    (peers,) mask of the planes that the peer says are up
     is_silent, is_detached  (peers,) of peers that answer nothing, or that say that they are detached
     heard_ns  (peers,) when a peer was heard last; 0: never
+    refused   reason → packets that this host has dropped lately because hosts disagree (refusals.py)
     """
 
     host: str
@@ -61,6 +63,7 @@ class Facts:
     verdicts: Ints
     t1s: Ints
     since_ns: Ints
+    refused: Mapping[Drop, int] = field(default_factory=dict)
 
     @property
     def width(self) -> int:

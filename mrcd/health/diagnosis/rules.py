@@ -2,13 +2,16 @@
 """Diagnoses: returns the fewest causes that explain what is wrong. Pure.
 
 What is told first-hand comes first: this host's own interfaces, what peers say of themselves, peers that answer
-nothing. EVs that these explain say nothing of others. What is left is explained plane by plane (cover.py).
+nothing. EVs that these explain say nothing of others. What is left is explained plane by plane (cover.py). Packets that
+this host refuses tell a wrong key, file or cable from a dead peer or cable (refusals.py).
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
+from mrcd.health.diagnosis import refusals
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity, Share
 from mrcd.health.diagnosis.cover import Cover, Element, Place, is_full
 from mrcd.health.diagnosis.facts import Bools, Facts, Ints, OwnPlane, Verdict
@@ -97,17 +100,55 @@ def _peers(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
     own = sum(1 << p for p, plane in enumerate(facts.own_planes) if plane.is_usable)
     is_linked = (np.asarray(facts.planes) & own != 0) & ~facts.is_detached
     is_down = facts.is_silent & is_linked
-    if is_down.sum() > 1 and (is_down == is_linked).all():
-        n = int(is_down.sum())
-        sentence = f"None of {n} peers answers on any plane: the fault may be in this host's programs, NICs or file"
-        yield Cause(
-            Kind.HOST, f"host:{facts.host}", sentence, "`mrcctl doctor` checks this host", Confidence.LIKELY,
-            Share(0, 0, n, n), int(facts.heard_ns.max()) or None,
-        )  # fmt: skip
+    rows, mismatch, is_only = np.flatnonzero(is_down), _mismatch(facts), bool(is_linked.sum() == 1)
+    if len(rows) > 1 and len(rows) == is_linked.sum():
+        yield _no_peer_answers(facts, len(rows), mismatch)
     else:
-        for i in np.flatnonzero(is_down).tolist():
-            yield _peer_down(facts, i, is_only=bool(is_linked.sum() == 1))
+        if len(rows) and mismatch:
+            yield _refused_peer(facts, rows, mismatch, is_only=is_only)
+        if len(rows) > 1 or not mismatch:
+            for i in rows.tolist():
+                yield _peer_down(facts, i, is_only=is_only)
     verdicts[facts.is_silent] = Verdict.NOTHING
+
+
+def _mismatch(facts: Facts) -> tuple[Kind, str] | None:
+    """Returns why this host refuses packets of hosts that it does not hear, and which; None if it refuses none."""
+    for kind, reasons, why in (
+        (Kind.WRONG_KEY, refusals.WRONG_KEY, "the hosts have different secrets"),
+        (Kind.CONFIG_DIFFERS, refusals.CONFIG_DIFFERS, "the hosts have different cluster files or versions"),
+    ):
+        if said := refusals.named(facts.refused, reasons):
+            return kind, f"packets are refused here ({said} in 10 s): {why}"
+    return None
+
+
+_COMPARE = {
+    Kind.WRONG_KEY: "`mrcctl keys status` on both; give {} the secret file of the others, then `mrcctl reload` there",
+    Kind.CONFIG_DIFFERS: "`mrcctl config show` and `mrcctl version` on both; give {} the file of the others, then "
+    "`mrcctl reload` there",
+}
+
+
+def _no_peer_answers(facts: Facts, n: int, mismatch: tuple[Kind, str] | None) -> Cause:
+    """Returns the cause that none of `n` peers answers."""
+    kind, why = mismatch or (Kind.HOST, "the fault may be in this host's programs, NICs or file")
+    do = _COMPARE[kind].format(facts.host) if mismatch else "`mrcctl doctor` checks this host"
+    sentence = f"None of {n} peers answers on any plane" + (f", and {why}" if mismatch else f": {why}")
+    since = int(facts.heard_ns.max()) or None
+    return Cause(kind, f"host:{facts.host}", sentence, do, Confidence.LIKELY, Share(0, 0, n, n), since)
+
+
+def _refused_peer(facts: Facts, rows: Ints, mismatch: tuple[Kind, str], *, is_only: bool) -> Cause:
+    """Returns the cause that one of the silent peers `rows` has another key, or another file."""
+    (kind, why), first = mismatch, int(rows[0])
+    name, others = facts.names[first], tuple(f"peer:{facts.names[i]}" for i in rows[1:].tolist())
+    others += (f"host:{facts.host}",) * is_only
+    which = f"{name} answers" if len(rows) == 1 else f"One of {len(rows)} silent peers answers"
+    return Cause(
+        kind, f"peer:{name}", f"{which} on no plane, and {why}", _COMPARE[kind].format(name),
+        Confidence.AMBIGUOUS if others else Confidence.LIKELY, _ONE_PEER, int(facts.heard_ns[first]) or None, others,
+    )  # fmt: skip
 
 
 def _peer_down(facts: Facts, i: int, *, is_only: bool) -> Cause:
@@ -169,7 +210,8 @@ def _evs(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
         is_alive = (of_plane != Verdict.NOTHING) & (of_plane != Verdict.DENIED)
         is_slow, is_denied = of_plane == Verdict.SLOW, of_plane == Verdict.DENIED
         if is_slow.any():
-            cover = Cover(facts, plane, is_slow, (of_plane == Verdict.GOOD) | (of_plane == Verdict.IDLE))
+            is_quick = (of_plane == Verdict.GOOD) | (of_plane == Verdict.IDLE)
+            cover = Cover(facts, plane, is_slow, is_quick, least_t0s=1)
             yield from (cause(facts, e, Nature.SLOW) for e in cover.elements)
         if is_denied.any():
             cover = Cover(facts, plane, is_denied, is_alive)
@@ -180,13 +222,15 @@ def _evs(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
 def _whole_peers(facts: Facts, verdicts: Ints, bad: Bools) -> Iterator[Cause]:
     """Yields the peers to which all EVs on all planes are bad, and lets these EVs say nothing more.
 
-    Not those whose T0s explain it with fewer causes.
+    Not those whose T0s explain it with fewer causes, and none if the cables of all planes are wrong.
     """
     known = (verdicts != Verdict.NOTHING) & (verdicts != Verdict.DENIED)
     planes = len(facts.own_planes)
     planes_of_peer = known.reshape(len(known), planes, -1).any(axis=2).sum(axis=1)
     is_known, is_bad = planes_of_peer > 0, is_full(bad.sum(axis=1), known.sum(axis=1)) & (planes_of_peer > 1)
     if is_bad.sum() > 1 and (is_bad == is_known).all():
+        if refusals.named(facts.refused, refusals.WRONG_CABLE):
+            return  # each plane has its own cause
         e = Element(Place.PEER, -1, np.arange(len(known)), bad, known)
         all_of = share(e)
         which = f"{all_of.evs} of {all_of.of_evs} EVs"
@@ -236,7 +280,17 @@ def _failures(facts: Facts, plane: int, verdicts: Ints) -> Iterator[Cause]:
         cover = Cover(facts, plane, left & is_lossy, is_loaded)
         left, elements = (left & is_failed) | cover.left, elements + cover.elements
     for e in [*elements, *_rest(plane, left, known)]:
-        yield cause(facts, e, _nature(facts, e))
+        found = cause(facts, e, _nature(facts, e))
+        said = refusals.named(facts.refused, refusals.WRONG_CABLE)
+        yield _wrong_cable(facts, found, plane, said) if said and found.kind is Kind.OWN_CABLE else found
+
+
+def _wrong_cable(facts: Facts, found: Cause, plane: int, said: str) -> Cause:
+    """Returns the cause of a plane on which nothing gets through, while packets for other NICs arrive."""
+    sentence = f"Plane {plane}: nothing gets through, and packets for other NICs arrive here ({said} in 10 s): "
+    sentence += "two cables are swapped, or lead to the wrong ports"
+    do = f"compare the cable of {facts.own_planes[plane].interface} and its T0 port with the plan; `mrcctl config show`"
+    return replace(found, kind=Kind.WRONG_CABLE, sentence=sentence, do=do, confidence=Confidence.LIKELY, or_targets=())
 
 
 def _nature(facts: Facts, e: Element) -> Nature:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Diagnoses again and again, and logs each cause when it appears and when it has ended."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
 from mrcd.health.diagnosis.causes import Cause
+from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.events import EventLog
@@ -29,20 +31,21 @@ class CauseWatch:
     def __init__(self, events: EventLog) -> None:
         self.causes: list[Cause] = []
         """The most urgent first."""
+        self.memory = Memory()
         self._events = events
-        self._rounds: dict[
-            Key, int
-        ] = {}  # diagnoses in a row that found a cause; below 0: that did not find it any more
+        # Diagnoses in a row that found a cause; below 0: that did not find it any more.
+        self._rounds: dict[Key, int] = {}
         self._seen: tuple[Any, ...] = ()
         self._found: list[Cause] = []
         self._unread = 0  # intervals since the tables were read
 
     def diagnose(self, tables: Tables, plan: Plan) -> list[Cause]:
         """Returns the causes of this moment. Reads no EVs while no state has changed, but for every tenth call."""
-        seen = (id(plan), *_marks(tables, np.array([p.host.id for p in plan.peers], np.int64)))
+        self.memory.note_drops(time.monotonic_ns(), tables.drops())
+        seen = (id(plan), *self.memory.refused, *_marks(tables, np.array([p.host.id for p in plan.peers], np.int64)))
         self._unread += 1
         if seen != self._seen or self._unread >= _AFTER:
-            self._found = diagnose(read_facts(tables, plan))
+            self._found = diagnose(read_facts(tables, plan, memory=self.memory))
             self._seen, self._unread = seen, 0
         return self._found
 

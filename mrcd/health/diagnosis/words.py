@@ -34,14 +34,16 @@ _KINDS = {
     Place.LINK: Kind.LINK, Place.NIC: Kind.PEER_NIC, Place.PEER: Kind.PEER_DOWN, Place.SOME: Kind.UNKNOWN,
 }  # fmt: skip
 _KINDS_BY_NATURE = {Nature.LOSSY: Kind.LOSS, Nature.SLOW: Kind.CONGESTION, Nature.DENIED: Kind.DENIED}
+_WHOLE_PLANE = (Place.PLANE, Place.UPLINKS)
 
 
 def cause(facts: Facts, e: Element, nature: Nature) -> Cause:
     """Returns the cause that an element is, by the nature of its bad EVs."""
-    is_ambiguous = bool(e.or_targets) and nature is not Nature.DENIED
+    is_slow_plane = nature is Nature.SLOW and e.place in _WHOLE_PLANE
+    is_ambiguous = bool(e.or_targets) and nature is not Nature.DENIED and not is_slow_plane
     confidence = Confidence.AMBIGUOUS if is_ambiguous else Confidence.LIKELY
     return Cause(
-        _KINDS_BY_NATURE.get(nature, _KINDS[e.place]),
+        Kind.SLOW_PLANE if is_slow_plane else _KINDS_BY_NATURE.get(nature, _KINDS[e.place]),
         _target(facts, e, nature),
         _sentence(facts, e, nature),
         _next_step(facts, e, nature),
@@ -74,8 +76,10 @@ def _example(facts: Facts, e: Element) -> tuple[str, int]:
 
 def _target(facts: Facts, e: Element, nature: Nature) -> str:
     peer, ev = _example(facts, e)
-    if e.place is Place.PLANE:
-        return f"nic:{facts.host}:{e.plane}" if nature in (Nature.FAILED, Nature.LOSSY) else f"plane:{e.plane}"
+    if e.place is Place.PLANE and nature in (Nature.FAILED, Nature.LOSSY):
+        return f"nic:{facts.host}:{e.plane}"
+    if e.place is Place.PLANE or (e.place is Place.UPLINKS and nature is Nature.SLOW):
+        return f"plane:{e.plane}"
     if e.place is Place.SOME:
         if e.bad.sum() == 1:
             return f"ev:{peer}:{ev}"
@@ -102,6 +106,9 @@ def _sentence(facts: Facts, e: Element, nature: Nature) -> str:
         if facts.encapsulation == "ecmp":
             more = "; with encapsulation ecmp the switches choose the T1, so mrcd cannot name it"
         return f"Plane {e.plane}: {which} {nature.state}, {to}, and no switch or link explains them{more}"
+    if nature is Nature.SLOW and e.place in _WHOLE_PLANE:
+        via = "all its paths" if e.place is Place.PLANE else "all its paths through T1s"
+        return f"Plane {e.plane}: {via} delay packets: {which} {nature.state}, {to}"
     if e.place is Place.NIC:
         return f"Plane {e.plane}: the NIC or cable of {peer} {nature.verb}: {which} to it {nature.state}"
     subject = {
