@@ -28,7 +28,7 @@ def test_every_host_must_name_the_fault() -> None:
 def test_another_cause_or_target_is_wrong() -> None:
     for c in (
         cause("link", "link:1:1:3"), cause("t1", "t1:1:2"), cause("loss", "link:1:1:2"),
-        cause("t1", "t1:1:2", "link:1:0:2"),
+        cause("t1", "t1:1:2", "link:1:0:2"), cause("loss", "link:1:1:2", "t1:1:2"),
     ):  # fmt: skip
         assert judge.wrong([LINK], {"a": [c]}) == [f"a names {c['cause']} {c['target']}"]
         assert judge.unnamed([LINK], {"a": [c], "b": [c]})

@@ -2,6 +2,7 @@
 """Tests what a diagnosis knows from more than one look: refused packets, and EVs left for a grey loss lately."""
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,19 +10,20 @@ import pytest
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity
 from mrcd.health.diagnosis.memory import GREY_NS, Memory
 from mrcd.health.diagnosis.read_facts import read_facts
-from mrcd.health.diagnosis.refusals import WINDOW_NS, Refusals
+from mrcd.health.diagnosis.refusals import WINDOW_NS, Growth
 from mrcd.health.diagnosis.rules import diagnose
+from mrcd.net.unroutable import unroutable_packets
 from mrcd.tables.enums import Drop, EvState
 from tests.unit.test_diagnosis import GONE, LOSSY, Host, text
 
 S = 10**9
 
 
-def causes(h: Host, *refused: Drop) -> list[Cause]:
-    """Returns the causes on a host that refuses packets for these reasons."""
+def causes(h: Host, *refused: Drop, unroutable: tuple[int, ...] = ()) -> list[Cause]:
+    """Returns the causes on a host that refuses packets for these reasons, or gets some without a route on planes."""
     memory = Memory()
-    memory.note_drops(0, {})
-    memory.note_drops(S, {reason.text: 7 for reason in refused})
+    memory.note_counters(0, {}, dict.fromkeys(unroutable, 100))
+    memory.note_counters(S, {reason.text: 7 for reason in refused}, dict.fromkeys(unroutable, 139))
     return diagnose(read_facts(h.shown, h.plan, memory=memory))
 
 
@@ -35,21 +37,28 @@ def silent(*rows: int, file: str = "") -> Host:
 # ---- refused packets ----
 
 
-def test_drops_count_for_a_window_and_only_if_they_are_several() -> None:
-    r = Refusals()
-    assert r.update(0, {"bad_tag": 90, "too_big": 3}) == {}  # of the past
-    assert r.update(S, {"bad_tag": 92, "too_big": 9}) == {}
-    assert r.update(2 * S, {"bad_tag": 95, "too_big": 99}) == {Drop.BAD_TAG: 5}
+def test_counters_count_for_a_window_and_only_if_they_grew_by_several() -> None:
+    g = Growth[str]()
+    assert g.update(0, {"a": 90, "b": 3}) == {}  # of the past
+    assert g.update(S, {"a": 92, "b": 3}) == {}
+    assert g.update(2 * S, {"a": 95, "b": 3, "new": 70}) == {"a": 5}
     for n in range(3, 12):
-        assert r.update(n * S, {"bad_tag": 95})[Drop.BAD_TAG] == (5 if n <= 10 else 3), n
-    assert r.update(2 * S + WINDOW_NS + S, {"bad_tag": 95}) == {}
+        assert g.update(n * S, {"a": 95})["a"] == (5 if n <= 10 else 3), n
+    assert g.update(2 * S + WINDOW_NS + S, {"a": 95}) == {}
 
 
-def test_other_tables_begin_anew() -> None:
-    r = Refusals()
-    r.update(0, {"bad_tag": 90})
-    assert r.update(S, {"bad_tag": 5}) == {}
-    assert r.update(2 * S, {"bad_tag": 9}) == {Drop.BAD_TAG: 4}
+def test_smaller_counters_begin_anew() -> None:
+    g = Growth[str]()
+    g.update(0, {"a": 90})
+    assert g.update(S, {"a": 5}) == {}
+    assert g.update(2 * S, {"a": 9}) == {"a": 4}
+
+
+def test_drops_that_do_not_mean_that_hosts_disagree_are_left_out() -> None:
+    memory = Memory()
+    memory.note_counters(0, {}, {})
+    memory.note_counters(S, {"too_big": 99, "stale": 99, "bad_tag": 9}, {})
+    assert memory.refused == {Drop.BAD_TAG: 9}
 
 
 @pytest.mark.parametrize(
@@ -113,8 +122,28 @@ def test_packets_for_another_nic_mean_swapped_cables(reason: Drop) -> None:
     }  # fmt: skip
 
 
+def test_packets_without_a_route_mean_swapped_cables_of_the_planes_on_which_they_arrive() -> None:
+    h = Host().set("nic:h0:1")
+    (c,) = causes(h, unroutable=(1,))
+    assert (c.kind, c.target) == (Kind.WRONG_CABLE, "nic:h0:1")
+    assert "39 without a route on p1" in c.sentence
+    (c,) = causes(h, unroutable=(0,))
+    assert (c.kind, c.target, c.or_targets) == (Kind.OWN_CABLE, "nic:h0:1", ("t0:1:0",))
+    h.set("nic:h0:0")
+    assert {(c.kind, c.target) for c in causes(h, unroutable=(0, 1))} == {
+        (Kind.WRONG_CABLE, "nic:h0:0"), (Kind.WRONG_CABLE, "nic:h0:1"),
+    }  # fmt: skip
+
+
+def test_the_kernel_counts_packets_without_a_route_by_interface(tmp_path: Path) -> None:
+    (tmp_path / "p0").write_text("ifIndex                         \t3\nIp6InNoRoutes                   \t39\n")
+    assert unroutable_packets("p0", tmp_path) == 39
+    assert unroutable_packets("p1", tmp_path) == 0
+    assert "Ip6InNoRoutes" in Path("/proc/net/dev_snmp6/lo").read_text()  # the name has not changed
+
+
 def test_packets_for_another_nic_do_not_explain_a_dead_t1() -> None:
-    (c,) = causes(Host().set("t1:1:2"), Drop.WRONG_PLANE)
+    (c,) = causes(Host().set("t1:1:2"), Drop.WRONG_PLANE, unroutable=(1,))
     assert (c.kind, c.target) == (Kind.T1, "t1:1:2")
 
 
@@ -150,5 +179,8 @@ def test_evs_that_lost_something_lately_do_not_acquit_their_link() -> None:
     rows, evs = h.where("link:1:2:3")
     h.path_stats["loss_ns"][rows, evs] = h.now - 5 * S
     assert h.found() == [("loss", "link:1:2:3")]
+    h.evs["state_since_ns"][rows, evs] = h.now - 4 * S  # they have returned since
+    assert h.found() == [("loss", "ev:h6:7")]
+    h.evs["state_since_ns"][rows, evs] = h.now - 60 * S
     h.path_stats["loss_ns"] = h.now - 5 * S  # everything loses something
     assert h.found() == [("loss", "ev:h6:7")]

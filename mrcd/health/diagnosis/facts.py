@@ -47,6 +47,7 @@ class Facts:
     is_silent, is_detached  (peers,) of peers that answer nothing, or that say that they are detached
     heard_ns  (peers,) when a peer was heard last; 0: never
     refused   reason → packets that this host has dropped lately because hosts disagree (refusals.py)
+    unroutable  plane → packets that arrived there lately for addresses that are not on that plane's interface
     """
 
     host: str
@@ -64,6 +65,7 @@ class Facts:
     t1s: Ints
     since_ns: Ints
     refused: Mapping[Drop, int] = field(default_factory=dict)
+    unroutable: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def width(self) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
-from mrcd.health.diagnosis.refusals import Refusals
+from mrcd.health.diagnosis.refusals import Growth, by_reason
 from mrcd.tables.enums import Drop
 
 GREY_NS = 60_000_000_000
@@ -20,13 +20,16 @@ class Memory:
     def __init__(self) -> None:
         self.refused: Mapping[Drop, int] = {}
         """Facts.refused."""
-        self._refusals = Refusals()
+        self.unroutable: Mapping[int, int] = {}
+        """Facts.unroutable."""
+        self._refusals, self._arrivals = Growth[Drop](), Growth[int]()
         self._plan: Plan | None = None
         self._grey_ns: NDArray[np.int64] | None = None  # when an EV was last out of use for a grey loss; 0: never
 
-    def note_drops(self, now_ns: int, drops: Mapping[str, int]) -> None:
-        """Takes the counters of Tables.drops, once a second."""
-        self.refused = self._refusals.update(now_ns, drops)
+    def note_counters(self, now_ns: int, drops: Mapping[str, int], unroutable: Mapping[int, int]) -> None:
+        """Takes the counters of Tables.drops, and of net.unroutable by plane, once a second."""
+        self.refused = self._refusals.update(now_ns, by_reason(drops))
+        self.unroutable = self._arrivals.update(now_ns, unroutable)
 
     def lately_grey(self, now_ns: int, plan: Plan, is_grey: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """Takes which EVs (peers, EVs) are out of use for a grey loss, and returns which were lately; None: none."""

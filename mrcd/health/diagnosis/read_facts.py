@@ -67,6 +67,7 @@ def read_facts(
         t1s=np.broadcast_to(np.int16(NO_T1), verdicts.shape) if is_well else plan.paths.t1s,
         since_ns=np.broadcast_to(np.uint64(0), verdicts.shape) if is_well else evs["state_since_ns"],
         refused=memory.refused if memory else {},
+        unroutable=memory.unroutable if memory else {},
     )
 
 
@@ -108,13 +109,14 @@ def _loss_unknown(
 ) -> NDArray[np.bool_]:
     """Returns which EVs do not show that their path loses nothing: idle ones, and those that lost something lately.
 
-    The latter count only while they are few: on a fabric where most EVs lose something, a loss says little.
+    The latter count only while they are few: on a fabric where most EVs lose something, a loss says little. What an EV
+    lost before it returned from a failure does not count: since then it has shown that it works.
     """
     is_idle = now - evs["last_tx_ns"].astype(np.int64) > _IDLE_NS
     stats: Any = Columns(tables.path_stats, rows, slice(0, verdicts.shape[1]))
     lost_ns = stats["loss_ns"].astype(np.int64)
     is_loaded = (verdicts == Verdict.GOOD) & ~is_idle
-    has_lost = is_loaded & (lost_ns > 0) & (now - lost_ns < _IDLE_NS)
+    has_lost = is_loaded & (lost_ns > evs["state_since_ns"].astype(np.int64)) & (now - lost_ns < _IDLE_NS)
     return np.asarray(is_idle | has_lost if _FEW * has_lost.sum() <= is_loaded.sum() else is_idle)
 
 

@@ -3,6 +3,7 @@
 
 from collections import deque
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 from mrcd.tables.enums import Drop
 
@@ -13,29 +14,35 @@ REASONS = frozenset((*WRONG_KEY, *WRONG_CABLE, *CONFIG_DIFFERS))
 WINDOW_NS = 10_000_000_000
 LEAST = 3  # packets in a window; fewer are left over from a restart or a reload
 
+K = TypeVar("K")
 
-class Refusals:
-    """The newest counts of drops, by which those of the last window are told from all before."""
+
+class Growth(Generic[K]):
+    """The newest values of some counters, by which what was counted in the last window is told from all before."""
 
     def __init__(self) -> None:
-        self._counts: deque[tuple[int, dict[Drop, int]]] = deque()
+        self._counts: deque[tuple[int, dict[K, int]]] = deque()
 
-    def update(self, now_ns: int, drops: Mapping[str, int]) -> dict[Drop, int]:
-        """Returns the drops of the last window by reason, only those of LEAST packets or more.
+    def update(self, now_ns: int, counts: Mapping[K, int]) -> dict[K, int]:
+        """Returns what was counted in the last window, only where it is LEAST or more. The first call returns nothing.
 
-        `drops`: all drops by the text of their reason, as Tables.drops returns them. The first call returns nothing.
+        A counter that is new, or smaller than before, begins anew.
         """
-        counts = {reason: drops.get(reason.text, 0) for reason in REASONS}
-        self._counts.append((now_ns, counts))
+        self._counts.append((now_ns, dict(counts)))
         while now_ns - self._counts[0][0] > WINDOW_NS and len(self._counts) > 2:
             self._counts.popleft()
         before = self._counts[0][1]
-        grown = {reason: n - before[reason] for reason, n in counts.items()}
-        if any(n < 0 for n in grown.values()):  # other tables
+        if any(n < before.get(key, n) for key, n in counts.items()):
             self._counts.clear()
-            self._counts.append((now_ns, counts))
+            self._counts.append((now_ns, dict(counts)))
             return {}
-        return {reason: n for reason, n in grown.items() if n >= LEAST}
+        grown = {key: n - before.get(key, n) for key, n in counts.items()}
+        return {key: n for key, n in grown.items() if n >= LEAST}
+
+
+def by_reason(drops: Mapping[str, int]) -> dict[Drop, int]:
+    """Returns the drops because hosts disagree, from those of Tables.drops."""
+    return {reason: drops.get(reason.text, 0) for reason in REASONS}
 
 
 def named(refused: Mapping[Drop, int], reasons: tuple[Drop, ...]) -> str:

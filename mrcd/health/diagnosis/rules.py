@@ -229,7 +229,7 @@ def _whole_peers(facts: Facts, verdicts: Ints, bad: Bools) -> Iterator[Cause]:
     planes_of_peer = known.reshape(len(known), planes, -1).any(axis=2).sum(axis=1)
     is_known, is_bad = planes_of_peer > 0, is_full(bad.sum(axis=1), known.sum(axis=1)) & (planes_of_peer > 1)
     if is_bad.sum() > 1 and (is_bad == is_known).all():
-        if refusals.named(facts.refused, refusals.WRONG_CABLE):
+        if any(_for_other_nics(facts, plane) for plane in range(planes)):
             return  # each plane has its own cause
         e = Element(Place.PEER, -1, np.arange(len(known)), bad, known)
         all_of = share(e)
@@ -281,8 +281,20 @@ def _failures(facts: Facts, plane: int, verdicts: Ints) -> Iterator[Cause]:
         left, elements = (left & is_failed) | cover.left, elements + cover.elements
     for e in [*elements, *_rest(plane, left, known)]:
         found = cause(facts, e, _nature(facts, e))
-        said = refusals.named(facts.refused, refusals.WRONG_CABLE)
+        said = _for_other_nics(facts, plane)
         yield _wrong_cable(facts, found, plane, said) if said and found.kind is Kind.OWN_CABLE else found
+
+
+def _for_other_nics(facts: Facts, plane: int) -> str:
+    """Returns which packets for other NICs arrive on a plane; nothing if none do.
+
+    The programs count those for other hosts, the kernel those for this host's addresses on other planes.
+    """
+    found = [refusals.named(facts.refused, refusals.WRONG_CABLE)]
+    found += (
+        [f"{n} without a route on {facts.own_planes[plane].interface}"] if (n := facts.unroutable.get(plane)) else []
+    )
+    return ", ".join(words for words in found if words)
 
 
 def _wrong_cable(facts: Facts, found: Cause, plane: int, said: str) -> Cause:

@@ -13,6 +13,7 @@ from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.events import EventLog
+from mrcd.net.unroutable import unroutable_packets
 from mrcd.tables.pinned import Tables
 
 INTERVAL_S = 1.0
@@ -41,8 +42,10 @@ class CauseWatch:
 
     def diagnose(self, tables: Tables, plan: Plan) -> list[Cause]:
         """Returns the causes of this moment. Reads no EVs while no state has changed, but for every tenth call."""
-        self.memory.note_drops(time.monotonic_ns(), tables.drops())
-        seen = (id(plan), *self.memory.refused, *_marks(tables, np.array([p.host.id for p in plan.peers], np.int64)))
+        arrivals = {plane: unroutable_packets(name) for plane, name in enumerate(plan.interfaces)}
+        self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals)
+        known = *self.memory.refused, *self.memory.unroutable
+        seen = (id(plan), known, *_marks(tables, np.array([p.host.id for p in plan.peers], np.int64)))
         self._unread += 1
         if seen != self._seen or self._unread >= _AFTER:
             self._found = diagnose(read_facts(tables, plan, memory=self.memory))

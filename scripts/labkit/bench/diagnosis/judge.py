@@ -31,8 +31,9 @@ def is_sure(cause: Document, of: Truth) -> bool:
 
 def may_be(cause: Document, of: Truth) -> bool:
     """Returns whether a cause is the fault, or one of several that the host cannot tell apart includes it."""
-    named = {cause["target"], *cause["or_targets"]}
-    return bool(named & of.targets) and (cause["cause"] in of.causes or bool(cause["or_targets"]))
+    if cause["target"] in of.targets:
+        return cause["cause"] in of.causes
+    return bool(of.targets & set(cause["or_targets"]))
 
 
 def unnamed(truths: Sequence[Truth], found: Diagnoses) -> list[str]:

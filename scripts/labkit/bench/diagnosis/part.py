@@ -53,10 +53,9 @@ def run_case(lab: Lab, case: Case) -> Document:
         case.break_(lab)
         began = time.monotonic()
         found, named_s = _watch(lab, case, hosts, began)
-        errors = [*judge.unnamed(case.truths, found), *judge.wrong(case.truths, found)]
+        errors = _errors(case, found)
         errors += [] if named_s is not None else [f"not within {case.within_s:g} s"]
         sure = judge.sure(case.truths, found)
-        errors += [f"no host is sure of {min(t.targets)}" for t in _never_sure(case, sure)]
         asker = next(h for h in (*case.truths[0].hosts, *hosts) if h in hosts)
         statuses, said = _ask(lab, case, hosts, asker)
         errors += [
@@ -89,18 +88,23 @@ def _watch(lab: Lab, case: Case, hosts: Sequence[str], began: float) -> tuple[ju
     while True:
         found = diagnoses(lab, hosts)
         took = time.monotonic() - began
-        if not judge.unnamed(case.truths, found) and not judge.wrong(case.truths, found):
+        if not _errors(case, found):
             return found, took
         if took > patience(case.within_s):
             return found, None
         time.sleep(_POLL_S)
 
 
-def _never_sure(case: Case, sure: Sequence[int]) -> list[judge.Truth]:
-    """Returns the faults of which no host is sure, except T1s: all EVs of a host also cross its own T0's link to it."""
-    return [
-        t for t, n in zip(case.truths, sure, strict=True) if not n and not any(x.startswith("t1:") for x in t.targets)
-    ]
+def _errors(case: Case, found: judge.Diagnoses) -> list[str]:
+    """Returns what is missing or wrong in what the hosts say.
+
+    Of a T1 no host can be sure, since all its EVs also cross its own T0's link to the T1.
+    """
+    errors = [*judge.unnamed(case.truths, found), *judge.wrong(case.truths, found)]
+    for t, hosts in zip(case.truths, judge.sure(case.truths, found), strict=True):
+        if not hosts and not any(target.startswith("t1:") for target in t.targets):
+            errors.append(f"no host is sure of {min(t.targets)}")
+    return errors
 
 
 def diagnoses(lab: Lab, hosts: Sequence[str]) -> dict[str, list[Document]]:
