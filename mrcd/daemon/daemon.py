@@ -28,6 +28,8 @@ from mrcd.denials import file
 from mrcd.denials.control import DenialControl
 from mrcd.fabric.topology import Peer, Plan
 from mrcd.health import event_file
+from mrcd.health.diagnosis import watch
+from mrcd.health.diagnosis.watch import CauseWatch
 from mrcd.health.event_file import EventFile
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
@@ -57,6 +59,7 @@ class Daemon:
         self.run_dir = run_dir
         state = file.directory(run_dir, state_dir)
         self.events = EventLog(EventFile(state / event_file.FILE))
+        self.faults = CauseWatch(self.events)
         self.denials = DenialControl(state / file.FILE, self.events)
         self.started = time.monotonic()
         self.dataplane = Dataplane(plan, bpffs)
@@ -127,6 +130,7 @@ class Daemon:
         self._follow_keys(anew=True)
         dataplane.set_prefixes(write_tables.prefixes(plan))
         self.view = documents.View(tables, plan, self.programs.hooks, dataplane.pins)
+        self.view.memory = self.faults.memory
         monitor = Monitor(plan, tables, dataplane, self.events, self._routes.mark)
         if self._monitoring:
             monitor.follow(self.monitor, replaced_hosts)
@@ -282,6 +286,16 @@ class Daemon:
                 self._follow_keys()
             await asyncio.sleep(_KEYS_S)
 
+    # ---- diagnosis ----
+
+    async def _watch_faults(self) -> None:
+        while True:
+            try:
+                self.faults.note(await self.readers.read(lambda: self.faults.diagnose(self.tables, self.plan)))
+            except Exception as e:  # an error here must not end the watch of paths
+                self._warn(f"the diagnosis failed: {type(e).__name__}: {e}; mrcd continues")
+            await asyncio.sleep(watch.INTERVAL_S)
+
     # ---- work ----
 
     async def run(self) -> None:
@@ -290,6 +304,7 @@ class Daemon:
             group.create_task(self.run_netlink())
             group.create_task(self._watch_paths())
             group.create_task(self._watch_keys())
+            group.create_task(self._watch_faults())
             group.create_task(self.denials.run())
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running),

@@ -2,7 +2,8 @@
 """Reads Prometheus metrics from the tables at scrape time; the counters live in the kernel.
 
 Two families have peers × planes series; the others have a series per peer or per plane. An EV has a series of its own
-while it is not GOOD, for at most MOST_EV_SERIES EVs. With [metrics] per_ev every EV has its own series.
+while it is not GOOD, for at most MOST_EV_SERIES EVs. So has each of at most MOST_FAULT_SERIES faults. With [metrics]
+per_ev every EV has its own series.
 """
 
 import time
@@ -29,6 +30,7 @@ from mrcd.tables.pinned import is_detached
 from mrcd.view.documents import unreachable_ns
 
 MOST_EV_SERIES = 280
+MOST_FAULT_SERIES = 32
 
 _FLAPPING = 3  # flaps
 _WORST_FIRST = (EvState.ASSUMED_BAD, EvState.DENIED, EvState.SKIP, EvState.UNKNOWN)
@@ -48,6 +50,7 @@ class TablesCollector(Collector):
         yield from paths.health()
         yield from self._peers(paths)
         yield from self._planes()
+        yield self._faults()
         yield from self._histograms()
         yield from self._host()
         yield from self._ticks()
@@ -133,6 +136,26 @@ class TablesCollector(Collector):
             fallback.add_metric([str(plane)], float(bool(hook and hook.get("fallback"))))
         yield info
         yield fallback
+
+    def _faults(self) -> Metric:
+        """Return a series per cause that the daemon's diagnosis names; the least urgent are summed if they are many."""
+        family = GaugeMetricFamily(
+            "mrc_fault",
+            "What is wrong now, by cause and target: 1, or 1/n for each of n targets that would explain the same.",
+            labels=["cause", "target"],
+        )
+        values: dict[tuple[str, str], float] = {}
+        for cause in self._daemon.faults.causes:
+            candidates = cause.candidates(self._daemon.plan.host.name)
+            for kind, target in candidates:
+                key = kind.value, target
+                values[key] = max(values.get(key, 0.0), 1 / len(candidates))
+        shown = list(values)[: MOST_FAULT_SERIES if len(values) <= MOST_FAULT_SERIES else MOST_FAULT_SERIES - 1]
+        for key in shown:
+            family.add_metric(key, values.pop(key))
+        if values:
+            family.add_metric(["others", "others"], len(values))
+        return family
 
     def _histograms(self) -> Iterator[Metric]:
         """Yield the kernel's histograms with powers of two as bounds. Sums are estimated from the buckets."""

@@ -19,6 +19,9 @@ from mrcd.bpf import info
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import EV, Plan
 from mrcd.health import events
+from mrcd.health.diagnosis.memory import Memory
+from mrcd.health.diagnosis.read_facts import read_facts
+from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.probe_pace import pace, silent_ns
 from mrcd.loader import features
 from mrcd.net import other_programs, rps
@@ -46,6 +49,7 @@ class View:
         self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
         self.daemon_pid: int | None = None  # of an mrcd that runs, but does not answer; 0 if it is unknown
+        self.memory: Memory | None = None  # the daemon's, for the diagnosis
         self.cuts: Mapping[int, Segmentation] = {}  # plane → where its bursts are segmented, as far as known
 
     def status(self) -> Document:
@@ -66,6 +70,7 @@ class View:
             "host": self._plan.host.name,
             "host_id": self._plan.host.id,
             "cluster": c.name,
+            "diagnosis": self.diagnosis(),
             "abi_version": ABI_VERSION,
             "wire_version": WIRE_VERSION,
             "daemon": {
@@ -113,6 +118,11 @@ class View:
             "last_transition": self._last_transition(),
             "last_event": None,
         }
+
+    def diagnosis(self) -> list[Document]:
+        """Return a document per cause of what is wrong now, the most urgent first."""
+        facts = read_facts(self._tables, self._plan, memory=self.memory)
+        return [c.document(time.monotonic_ns()) for c in diagnose(facts)]
 
     def tick_age_s(self) -> float | None:
         """Return the seconds since the last tick, which probes EVs and so refreshes their states; None before it."""

@@ -58,6 +58,7 @@ NOT_RUN = {
 
 SYNOPSES = {
     "`status [--brief]`": "mrcctl status --brief",
+    "`status --check`": "mrcctl status --check",
     "`help [COMMAND]`, `help words`": "mrcctl help paths && mrcctl help words",
     "`peers [PEER] [-i SECONDS]`": "mrcctl peers h2 -i 0.2",
     "`keys status`": "mrcctl keys status",

@@ -295,7 +295,9 @@ def test_doctor_names_other_programs(healthy: Lab) -> None:
 def test_doctor_finds_a_blackhole(healthy: Lab) -> None:
     healthy.fail("t1:1:2")
     wait_until("EV 6 is left", lambda: states(healthy, "h0", "h2")[6] == "ASSUMED_BAD")
-    checks = {c["id"]: c for c in _json(healthy, "h0", "doctor")["checks"]}
+    checks = {c["id"]: c for c in _json(healthy, "h0", "doctor", code=2)["checks"]}
+    assert checks["paths.diagnosis"]["status"] == "FAIL"
+    assert "t1:1:2" in checks["paths.diagnosis"]["evidence"]
     assert checks["paths.answer"]["status"] == "WARN"
     assert "which are out of use" in checks["paths.answer"]["evidence"]
     assert checks["paths.mtu"]["status"] == "PASS"

@@ -27,7 +27,11 @@ class Arrays:
         self.node = np.zeros((), abi.NODE)
         self.watches = np.zeros(peers, abi.WATCH)
         self.clock = np.zeros((), abi.CLOCK)
+        self.dropped: dict[str, int] = {}
         self.changes = np.zeros((len(EvState), len(Reason)), abi.CHANGES)
+
+    def drops(self) -> dict[str, int]:
+        return dict(self.dropped)
 
     def transitions(self) -> NDArray[np.void]:
         return self.changes

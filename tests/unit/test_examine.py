@@ -108,7 +108,7 @@ def machine_with(**other: Any) -> Any:
 
 
 STATUS = {
-    "attached": True, "encapsulation": "usid", "granularity": "burst", "drops": {"too_big": 4},
+    "attached": True, "encapsulation": "usid", "granularity": "burst", "drops": {"too_big": 4}, "diagnosis": [],
     "daemon": {"running": True, "version": "1", "pid": 7, "uptime_s": 60.0},
     "planes": [{"interface": p, "hook": "tcx", "hook_reason": "configured"} for p in ("p0", "p1")],
 }  # fmt: skip

@@ -17,7 +17,8 @@ from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.daemon.daemon import Daemon
 from mrcd.fabric import topology
-from mrcd.metrics.collector import MOST_EV_SERIES, TablesCollector
+from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Share
+from mrcd.metrics.collector import MOST_EV_SERIES, MOST_FAULT_SERIES, TablesCollector
 from mrcd.tables import abi, enums, pinned
 from mrcd.tables.enums import EvState, Histogram, Reason
 from mrcd.tables.histograms import Durations
@@ -45,6 +46,7 @@ class Host(Arrays):
             for name, value in fields.items():
                 table[name][1, 5] = value
         self.programs: Any = SimpleNamespace(hooks=[])
+        self.causes: list[Cause] = []
         self.view = documents.View(shown, self.plan, [], Path("/nowhere"))
         self.counts = np.zeros((enums.HISTOGRAMS, abi.BUCKETS), np.uint64)
 
@@ -67,6 +69,7 @@ class Host(Arrays):
             view=self.view,
             monitor=monitor,
             programs=self.programs,
+            faults=SimpleNamespace(causes=self.causes),
             started=time.monotonic(),
         )
         registry.register(TablesCollector(cast(Daemon, daemon)))
@@ -225,6 +228,36 @@ def test_histograms_are_cumulative_at_powers_of_two(host: Host) -> None:
     assert series['mrc_reinstatement_seconds_bucket{le="2.147483648"}'] == 1
 
 
+def cause(target: str) -> Cause:
+    return Cause(Kind.T1, target, "", "", Confidence.LIKELY, Share())
+
+
+@pytest.mark.parametrize(
+    ("count", "others"), [(0, None), (1, None), (MOST_FAULT_SERIES, None), (MOST_FAULT_SERIES + 1, 2), (500, 469)]
+)
+def test_faults_have_a_bounded_number_of_series(host: Host, count: int, others: int | None) -> None:
+    host.causes += [cause(f"t1:1:{i}") for i in range(count)]
+    found = {k: v for k, v in host.scrape().items() if k.startswith("mrc_fault")}
+    assert len(found) == min(count, MOST_FAULT_SERIES)
+    assert found.get('mrc_fault{cause="others",target="others"}') == others
+    if count:
+        assert found['mrc_fault{cause="t1",target="t1:1:0"}'] == 1
+
+
+def test_what_a_host_cannot_tell_apart_shares_one_fault(host: Host) -> None:
+    doubt = Cause(
+        Kind.OWN_CABLE, "nic:h0:1", "", "", Confidence.AMBIGUOUS, Share(), None, ("t0:1:0", "nic:h1:1", "link:1:0:2")
+    )
+    host.causes += [doubt, cause("t1:1:2"), Cause(Kind.LINK, "link:1:0:2", "", "", Confidence.LIKELY, Share())]
+    assert {k: v for k, v in host.scrape().items() if k.startswith("mrc_fault")} == {
+        'mrc_fault{cause="own_cable",target="nic:h0:1"}': 0.25,
+        'mrc_fault{cause="t0",target="t0:1:0"}': 0.25,
+        'mrc_fault{cause="peer_nic",target="nic:h1:1"}': 0.25,
+        'mrc_fault{cause="link",target="link:1:0:2"}': 1,
+        'mrc_fault{cause="t1",target="t1:1:2"}': 1,
+    }
+
+
 @pytest.mark.parametrize("planes", [4, abi.MAX_PLANES])
 def test_at_most_3000_series_with_64_peers_of_256_evs(planes: int) -> None:
     """Everything is broken at once, and every transition has happened for every reason."""
@@ -252,6 +285,7 @@ ROW = re.compile(r"^\| `(mrc_\w+)` \| (\w+) \| ([\w, `]*) \| (.+) \|$", re.M)
 def test_the_page_lists_all_metrics() -> None:
     """Name, type, labels; the last column is for people."""
     host = Host(TEXT + "\n[metrics]\nper_ev = true\n")
+    host.causes.append(cause("t1:1:2"))
     host.evs["state"][1, 0] = EvState.SKIP
     host.auths["untagged"][1] = 1
     host.peers["refused"][1] = 1

@@ -269,6 +269,18 @@ def test_keys_of_peers_that_are_heard() -> None:
     ]  # fmt: skip
 
 
+def test_the_diagnosis_is_a_document_per_cause() -> None:
+    host = Host()
+    host.evs["state"][host.evs["configured"] != 0] = EvState.GOOD
+    host.node["plane_mask"] = 0b11
+    assert host.view.diagnosis() == []
+    host.evs["state"][[1, 3], 6], host.evs["reason"][[1, 3], 6] = EvState.ASSUMED_BAD, Reason.OVERDUE
+    host.evs["state_since_ns"][[1, 3], 6] = host.now - 60 * S
+    (cause,) = json.loads(json.dumps(host.view.diagnosis()))
+    assert (cause["cause"], cause["target"], cause["severity"], cause["evs"]) == ("t1", "t1:1:2", "critical", 2)
+    assert cause["since_s"] == pytest.approx(60, abs=2)
+
+
 def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host()
     end: Any = SimpleNamespace(mac="02:00:00:00:00:01", ifindex=5)

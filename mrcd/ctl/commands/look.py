@@ -14,8 +14,8 @@ import click
 import mrcd
 from mrcd.ctl.base import Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import Client, DaemonDown, Json, follow_events
+from mrcd.ctl.documents import diagnosis, live, rates
 from mrcd.ctl.documents import histograms as bars
-from mrcd.ctl.documents import live, rates
 from mrcd.ctl.documents.events import event_lines
 from mrcd.ctl.documents.parts import stale_lines
 from mrcd.ctl.documents.paths import hop_lines, path_lines
@@ -27,13 +27,13 @@ from mrcd.ctl.offline import envelope, open_view, pins_gone, read, state_dir
 from mrcd.ctl.options import BAD_STATES, STATES, StateType, ev_option, peer_argument, plane_option, wide_option
 from mrcd.ctl.sampling import SECONDS, sampled
 from mrcd.ctl.terminal.reader import leave_with_reader
-from mrcd.errors import DaemonError, UsageError, no_peer
+from mrcd.errors import DaemonError, MrcdError, UsageError, no_peer
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 if TYPE_CHECKING:
     from mrcd.view.documents import View
 
-KINDS = ["daemon", "denial", "ev", "peer", "plane"]
+KINDS = ["daemon", "denial", "ev", "fault", "peer", "plane"]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -75,20 +75,41 @@ def _complete(options: Options, document: Json) -> None:
             f["program"] = program_name(f["program_id"])
 
 
-@click.command(short_help="Show the host, its planes, peers and EVs.")
+@click.command(short_help="Show what is wrong, the host, its planes, peers and EVs.")
 @click.option("--brief", "-b", is_flag=True, help="One line.")
+@click.option("--check", is_flag=True, help="One line for monitoring; exit status 0, 1 or 2.")
 @wide_option
 @common
 @click.pass_obj
-def status(options: Options, brief: bool, wide: bool) -> None:
-    """Show the host, daemon, hooks, planes, peers and EVs.
+def status(options: Options, brief: bool, check: bool, wide: bool) -> None:
+    """Show what is wrong now and what to do; then the host, daemon, hooks, planes, peers and EVs.
 
     `forwarding without the daemon` says whether programs and routes would keep working if mrcd died now.
+
+    --check prints one line, as plugins of Nagios do. Exit status 0: all well, or only denials of an administrator;
+    1: loss, delay, single failed EVs, or a detached host; 2: something is dead, or mrcd does not answer.
     """
+    if check:
+        _check(options)
+        return
     document, source, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status())
     document = document | {"source": source}
     _complete(options, document)
     emit(options, document, brief_lines if brief else status_lines, colour=colours(), width=terminal_width(wide))
+
+
+def _check(options: Options) -> None:
+    """Print the line for monitoring, and exit with its status."""
+    try:
+        document, _, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status(), quiet=True)
+        code, line = diagnosis.check(document)
+    except MrcdError as e:
+        code, line, document = 2, f"CRITICAL - {e.args[0]}".replace("|", "/"), {}
+    if options.json:
+        emit(options, {"exit_code": code, "line": line, "diagnosis": document.get("diagnosis") or []}, list)
+    else:
+        click.echo(line)
+    sys.exit(code)
 
 
 @click.command(short_help="List the other hosts: EVs, traffic, loss.")

@@ -131,7 +131,9 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
     if the peer has said so. No switch CPU has to answer. encapsulation ecmp has no trace, because its packets cannot
     name their path.
 
-    Exit code 1 if the path to PEER is broken or slow, 2 if nothing could be sent.
+    Without --ev it begins with what `mrcctl status` says of PEER as a whole: down, detached, another key or file.
+
+    Exit code 1 if the path to PEER is broken or slow, or PEER as a whole is named so, 2 if nothing could be sent.
     """
     from mrcd.ctl.packets import trace as work
 
@@ -141,12 +143,13 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
         work.run(status, peers, paths, peer, ev=n, count=count, interval_s=interval / 1000, wait_s=wait)
         for n in (failed[: work.MOST_EVS] if ev is None else [ev])
     ]
+    causes = work.causes_of_peer(status, peer) if ev is None else []
     if ev is None:
-        document, lines = work.merged(str(status["host"]), peer, traces, len(failed)), work.merged_lines
+        document, lines = work.merged(str(status["host"]), peer, traces, len(failed), causes), work.merged_lines
     else:
         document, lines = traces[0], work.lines
     emit(options, document, lines, colour=colours(), width=terminal_width(wide))
-    sys.exit(work.exit_status(traces))
+    sys.exit(1 if causes else work.exit_status(traces))
 
 
 @click.command(short_help="Print MRC packets, live or from a file.")

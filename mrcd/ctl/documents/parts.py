@@ -58,11 +58,11 @@ def moment(iso: object) -> str:
 def sentence(event: Mapping[str, Any]) -> str:
     """Return an event in one line: 2030-01-02T12:00:01.500 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue."""
     change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
-    subject = location(event) or f"{text(event.get('kind'))} {_denied_target(event) or ''}".rstrip()
+    subject = location(event) or f"{text(event.get('kind'))} {_named_target(event) or ''}".rstrip()
     error = (event.get("evidence") or {}).get("error")
     why = f"{text(event.get('reason'))}: {error}" if error else text(event.get("reason"))
     return f"{moment(event.get('time'))} UTC {subject}: {change}{why}"
 
 
-def _denied_target(event: Document) -> object:
-    return (event.get("evidence") or {}).get("target") if event.get("kind") == "denial" else None
+def _named_target(event: Document) -> object:
+    return (event.get("evidence") or {}).get("target") if event.get("kind") in ("denial", "fault") else None

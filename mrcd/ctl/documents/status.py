@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Renders GET /v1/status: facts about the host, then a table of its planes; or all of it in one line."""
+"""Renders GET /v1/status: the diagnosis, facts about the host, a table of its planes; or all of it in one line."""
 
 from collections.abc import Sequence
 
+from mrcd.ctl.documents.diagnosis import diagnosis_facts
 from mrcd.ctl.documents.parts import STATES, denial, location, plain_states, sentence, stale
 from mrcd.ctl.terminal.render import Column, Document, count, duration, facts, paint, table, text
 
 _DENIALS_SHOWN = 4
+_FAULTS_SHOWN = 3  # in one line
 
 
 def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> list[str]:
-    """Return the facts about this host, then its planes."""
+    """Return what is wrong, the facts about this host, then its planes."""
     peers, push = doc.get("peers") or {}, doc.get("push") or {}
     state = paint("attached" if doc.get("attached") else "detached", colour)
     pairs = [
@@ -45,7 +47,7 @@ def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> li
         pairs.append(("last change", _transition(doc["last_transition"])))
     if doc.get("last_event"):
         pairs.append(("last event", sentence(doc["last_event"])))
-    lines = facts(pairs, width)
+    lines = facts([*diagnosis_facts(doc), *pairs], width)
     planes = doc.get("planes") or []
     if planes:
         lines += ["", *_planes(planes, colour, width), *facts(_reasons(planes), width)]
@@ -59,8 +61,10 @@ def brief_lines(doc: Document, *, colour: bool, width: int | None = None) -> lis
     bad = {k: v for k, v in (doc.get("evs") or {}).items() if v and k != "GOOD"}
     evs = sum((doc.get("evs") or {}).values())
     dropped = sum((doc.get("drops") or {}).values())
+    wrong = [str(c["target"]) for c in doc.get("diagnosis") or () if c.get("cause") != "denied"]
     parts = [
         text(doc.get("host")),
+        *([f"WRONG: {', '.join(wrong[:_FAULTS_SHOWN])}" + ", …" * (len(wrong) > _FAULTS_SHOWN)] if wrong else []),
         paint("attached" if doc.get("attached") else "detached", colour),
         f"mrcd {paint(_running(daemon), colour)}",
         f"peers {text(peers.get('reachable'))}/{text(peers.get('total'))}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Checks a running mrcd: the daemon, its peers, and the probes on each EV."""
+"""Checks a running mrcd: the daemon, its diagnosis, its peers, and the probes on each EV."""
 
 from collections import Counter
 
@@ -49,6 +49,20 @@ def attached(c: Context) -> Outcome:
     if not c.status["attached"]:
         return warn("the data plane is detached: traffic takes the kernel's own routes", "mrcctl attach")
     return passed(f"{c.status['encapsulation']}, {c.status['granularity']} granularity")
+
+
+@check("paths.diagnosis", "doctor")
+def diagnosis(c: Context) -> Outcome:
+    """Checks that mrcd finds nothing wrong: the diagnosis with which `mrcctl status` begins."""
+    found = (c.status or {}).get("diagnosis")
+    if found is None:
+        return skip("mrcd does not answer, or is of an older version")
+    faults = [f for f in found if f["severity"] != "ok"]
+    if not faults:
+        return passed("no fault is known" + (f"; denied: {some([f['target'] for f in found])}" if found else ""))
+    evidence = some([f"{f['cause']} {f['target']} ({f['sentence']})" for f in faults])
+    make = fail if any(f["severity"] == "critical" for f in faults) else warn
+    return make(evidence, str(faults[0]["do"]))
 
 
 @check("peers.reachable", "doctor")

@@ -2,8 +2,9 @@
 """Lists the single faults that can explain what trace probes show, with the targets that `mrcctl deny` takes. Pure."""
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from mrcd.ctl.packets.trace_probes import HOST, T0, Node, TraceProbe, kind, link
 
@@ -56,6 +57,21 @@ def nic(path: Sequence[Node], *, far: bool, text: str) -> Known:
     end, switch = (path[-1], path[-2]) if far else (path[0], path[1])
     parts = {link(end, switch), link(switch, end)} | ({end.name} if far else set())
     return Known(text, frozenset(parts), f"nic:{end.name}:{plane_of(path)}")
+
+
+def of_diagnosis(path: Sequence[Node], causes: Sequence[Mapping[str, Any]]) -> list[Known]:
+    """Return the faults at the ends of the path of which the host's diagnosis, as in GET /v1/status, is sure."""
+    here, there, plane = path[0].name, path[-1].name, plane_of(path)
+    found = []
+    for cause in causes:
+        target = cause["target"]
+        if cause["confidence"] == "ambiguous" or cause["severity"] == "ok":
+            continue
+        if target in (f"nic:{here}:{plane}", f"nic:{there}:{plane}"):
+            found.append(nic(path, far=target != f"nic:{here}:{plane}", text=cause["sentence"]))
+        elif target == f"peer:{there}":
+            found.append(replace(nic(path, far=True, text=cause["sentence"]), target=target))
+    return found
 
 
 def named(found: Sequence[Fault]) -> str:

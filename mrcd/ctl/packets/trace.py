@@ -104,6 +104,7 @@ def run(
         has_carrier = raw_socket.has_carrier(nic.interface)
     of_peer = next(p for p in peers if p["peer"] == peer)
     known = known_faults(nodes, nic.interface, has_carrier, of_peer)
+    known += faults.of_diagnosis(nodes, status.get("diagnosis") or ())
     results = {r.key: tallies[r.key].document() for r in sending}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -162,8 +163,17 @@ def judged(
     }
 
 
-def merged(host: str, peer: str, traces: Sequence[Document], failed: int) -> Document:
-    """Return the document of a trace of all `failed` EVs to a peer, of which `traces` are some: one entry per fault."""
+def causes_of_peer(status: Doc, peer: str) -> list[Doc]:
+    """Return the causes by which the host's diagnosis explains that nothing is sprayed to a peer, or from this host."""
+    causes = [c for c in status.get("diagnosis") or () if c["severity"] != "ok"]
+    return [c for c in causes if c["target"] in (f"peer:{peer}", f"host:{status['host']}")]
+
+
+def merged(host: str, peer: str, traces: Sequence[Document], failed: int, causes: Sequence[Doc] = ()) -> Document:
+    """Return the document of a trace of all `failed` EVs to a peer, of which `traces` are some: one entry per fault.
+
+    `causes`: of the host's diagnosis, those that concern all EVs of the peer.
+    """
     by_text: dict[str, Document] = {}
     for t in traces:
         fault = by_text.setdefault(t["verdict"], {"verdict": t["verdict"], "targets": t["targets"], "evs": []})
@@ -172,6 +182,7 @@ def merged(host: str, peer: str, traces: Sequence[Document], failed: int) -> Doc
         "schema_version": SCHEMA_VERSION,
         "host": host,
         "peer": peer,
+        "causes": [dict(c) for c in causes],
         "failed_evs": failed,
         "faults": list(by_text.values()),
         "traces": list(traces),
@@ -200,9 +211,12 @@ def lines(doc: Mapping[str, Any], *, colour: bool, width: int | None = None) -> 
 
 def merged_lines(doc: Mapping[str, Any], *, colour: bool, width: int | None = None) -> list[str]:
     """Return a line per fault, with the EVs that it explains."""
-    if not doc["failed_evs"]:
-        return fold(f"no EV to {doc['peer']} has failed; `mrcctl trace {doc['peer']} --ev N` traces any", width)
     out = []
+    for cause in doc["causes"]:
+        out += [*fold(f"{cause['target']}: {cause['sentence']}", width), *fold(f"  Do: {cause['do']}", width)]
+    if not doc["failed_evs"]:
+        words = "no EV to {0} is known to have failed" if out else "no EV to {0} has failed"
+        return [*out, *fold(f"{words.format(doc['peer'])}; `mrcctl trace {doc['peer']} --ev N` traces any", width)]
     for fault in doc["faults"]:
         evs = f"EV{'s' * (len(fault['evs']) > 1)} {', '.join(map(str, fault['evs']))}"
         out += fold(f"{evs}: {fault['verdict']}", width)

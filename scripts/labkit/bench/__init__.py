@@ -19,6 +19,7 @@ false_demotions   part `calm`: no EV may be ASSUMED_BAD without a fault
 failover          how fast a broken path is left, and how much a flow loses
 without_daemons   part `alone`: paths fail and heal while both daemons are dead
 scale             one host among up to 4,096 peers
+diagnosis         do the hosts name each kind of fault, its cause and its target?
 
 Modules that the parts use:
 candidates        the compared ways from h0 to h2: mrcd's, and the kernel's own

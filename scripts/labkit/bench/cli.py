@@ -25,6 +25,7 @@ from labkit.bench import (
     tunnels,
 )
 from labkit.bench.auth import part as auth
+from labkit.bench.diagnosis import part as diagnosis
 from labkit.bench.failover import part as failover
 from labkit.bench.paper import part as paper
 from labkit.bench.part import Options, Part
@@ -41,7 +42,7 @@ SCHEMA_VERSION = 1
 _PARTS = (
     *(throughput.PART, cost.PART, spread.PART, planes.PART, paper.PART, tunnels.PART),
     *(job.PART, overhead.PART, lifecycle.PART, false_demotions.PART, failover.PART, without_daemons.PART, scale.PART),
-    auth.PART,
+    *(auth.PART, diagnosis.PART),
 )
 PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
 _ALL = (throughput.PART, cost.PART, planes.PART, paper.PART, scale.PART)
@@ -75,7 +76,10 @@ _LISTEN_S = 0.5
     "--mtu", type=click.IntRange(min=1500, max=65000), help="MTU of throughput's links  [default: 1500 and 9100]"
 )
 @click.option(
-    "--only", metavar="WORD", multiple=True, help="throughput: only cells with this word, e.g. udp-64; repeatable"
+    "--only",
+    metavar="WORD",
+    multiple=True,
+    help="throughput: only cells with this word, e.g. udp-64; diagnosis: only such faults; repeatable",
 )
 @click.option(
     "--minutes",
@@ -141,9 +145,9 @@ def bench(
     """Measure mrcd in a lab on this machine, and beside it the kernel's own SRv6.
 
     Without a PART: throughput, cost, planes, paper and scale, in about fifteen minutes. The other parts are spread,
-    tunnels, job, overhead, lifecycle, calm (false demotions under stress), failover, alone (both daemons dead) and auth
-    (forged packets, new secrets, the cost of tags). Exit code 1 if a bound is not met, 2 if a part cannot be measured.
-    Progress goes to stderr.
+    tunnels, job, overhead, lifecycle, calm (false demotions under stress), failover, alone (both daemons dead), auth
+    (forged packets, new secrets, the cost of tags) and diagnosis (are faults named right?). Exit code 1 if a bound is
+    not met, 2 if a part cannot be measured. Progress goes to stderr.
     """
     options = Options(
         pairs=pairs,

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Reads the facts of a diagnosis from the tables, the plan and the kernel's interfaces.
+
+While all is well it reads one field of each EV, the delays of a sample, and some fields of each peer.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd.fabric.paths import NO_T1
+from mrcd.fabric.topology import Plan
+from mrcd.health.diagnosis.facts import Facts, OwnPlane, Verdict
+from mrcd.health.diagnosis.memory import Memory
+from mrcd.net.link_state import LinkState, link_state
+from mrcd.tables.abi import STATUS_DETACHED
+from mrcd.tables.columns import Columns
+from mrcd.tables.enums import EvState, Reason
+from mrcd.tables.pinned import Tables, is_detached
+
+SLOW_NS = 2_000_000  # an EV is slow if its packets take so much longer than the fastest to the same peer
+_UNPROBED_NS = 5_000_000_000  # a new EV that answers no probe for so long has failed
+_UNANSWERED = 4  # probes
+_IDLE_NS = 64_000_000_000  # the longest window of the grey-loss test
+_FEW = 4  # one of so many
+_SAMPLE = 64  # peers whose EVs' delays are always read; those of all peers only if some of these are slow
+
+_BY_STATE = np.full(len(EvState), Verdict.NOTHING, np.uint8)
+_BY_STATE[[EvState.GOOD, EvState.SKIP]] = Verdict.GOOD
+_BY_STATE[EvState.ASSUMED_BAD], _BY_STATE[EvState.DENIED] = Verdict.FAILED, Verdict.DENIED
+
+
+def read_facts(
+    tables: Tables,
+    plan: Plan,
+    read_link: Callable[[str], LinkState] = link_state,
+    memory: Memory | None = None,
+) -> Facts:
+    """Returns the facts of this moment. `read_link` reads the state of an interface; only unusable planes need it.
+
+    `memory` adds what the tables do not keep, and notes what they say now.
+    """
+    rows, mask = np.array([p.host.id for p in plan.peers], np.int64), int(tables.node["plane_mask"])
+    heard_ns, status = (tables.peers[name][rows] for name in ("heard_ns", "status"))
+    evs = Columns(tables.evs, rows, slice(0, plan.paths.shape[0] * plan.paths.shape[1]))
+    verdicts = _verdicts(tables, plan, rows, evs, memory)
+    is_well = bool((verdicts <= Verdict.GOOD).all())
+    return Facts(
+        host=plan.host.name,
+        t0=plan.host.t0,
+        encapsulation=plan.config.cluster.encapsulation,
+        is_host_detached=is_detached(tables.node),
+        own_planes=[
+            OwnPlane(name, up, LinkState.UP if up else read_link(name))
+            for name, up in ((name, bool(mask >> plane & 1)) for plane, name in enumerate(plan.interfaces))
+        ],
+        names=[p.host.name for p in plan.peers],
+        t0s=np.array([p.host.t0 for p in plan.peers], np.int64),
+        planes=tables.peers["plane_mask"][rows],
+        is_silent=tables.watches["silent"][rows] != 0,
+        is_detached=(heard_ns > 0) & (status & STATUS_DETACHED != 0),
+        heard_ns=heard_ns,
+        verdicts=verdicts,
+        t1s=np.broadcast_to(np.int16(NO_T1), verdicts.shape) if is_well else plan.paths.t1s,
+        since_ns=np.broadcast_to(np.uint64(0), verdicts.shape) if is_well else evs["state_since_ns"],
+        refused=memory.refused if memory else {},
+        unroutable=memory.unroutable if memory else {},
+    )
+
+
+def _verdicts(
+    tables: Tables, plan: Plan, rows: NDArray[np.int64], evs: Columns, memory: Memory | None
+) -> NDArray[np.uint8]:
+    """Returns the verdict of each EV, (peers, EVs)."""
+    states = evs["state"]
+    verdicts = _BY_STATE[np.minimum(states, len(EvState) - 1)]
+    now = time.monotonic_ns()
+    peers, numbers = np.nonzero(states == EvState.UNKNOWN)
+    if len(peers):
+        configured, probes, since_ns = (
+            tables.evs[name][rows[peers], numbers] for name in ("configured", "probe_seq", "state_since_ns")
+        )
+        is_old = now - since_ns.astype(np.int64) > _UNPROBED_NS
+        is_failed = (configured != 0) & (probes >= _UNANSWERED) & is_old
+        verdicts[peers[is_failed], numbers[is_failed]] = Verdict.FAILED
+    peers, numbers = np.nonzero(states == EvState.ASSUMED_BAD)
+    is_grey = np.zeros(verdicts.shape, bool)
+    if len(peers):
+        reasons = tables.evs["reason"][rows[peers], numbers]
+        is_lossy = np.isin(reasons, (Reason.LOSS, Reason.GREY_LOSS))
+        verdicts[peers[is_lossy], numbers[is_lossy]] = Verdict.LOSSY
+        is_grey[peers, numbers] = reasons == Reason.GREY_LOSS
+    is_lately_grey = memory.lately_grey(now, plan, is_grey) if memory else None
+    if is_lately_grey is not None:
+        verdicts[(verdicts == Verdict.GOOD) & is_lately_grey] = Verdict.LOSSY
+    if (verdicts == Verdict.LOSSY).any():
+        verdicts[(verdicts == Verdict.GOOD) & _loss_unknown(tables, rows, evs, now, verdicts)] = Verdict.IDLE
+    sample = slice(None, None, -(-len(rows) // _SAMPLE) or 1)
+    if (_with_slow(tables, rows[sample], verdicts[sample]) == Verdict.SLOW).any():
+        verdicts = _with_slow(tables, rows, verdicts)
+    return np.asarray(verdicts)
+
+
+def _loss_unknown(
+    tables: Tables, rows: NDArray[np.int64], evs: Columns, now: int, verdicts: NDArray[np.uint8]
+) -> NDArray[np.bool_]:
+    """Returns which EVs do not show that their path loses nothing: idle ones, and those that lost something lately.
+
+    The latter count only while they are few: on a fabric where most EVs lose something, a loss says little. What an EV
+    lost before it returned from a failure does not count: since then it has shown that it works.
+    """
+    is_idle = now - evs["last_tx_ns"].astype(np.int64) > _IDLE_NS
+    stats: Any = Columns(tables.path_stats, rows, slice(0, verdicts.shape[1]))
+    lost_ns = stats["loss_ns"].astype(np.int64)
+    is_loaded = (verdicts == Verdict.GOOD) & ~is_idle
+    has_lost = is_loaded & (lost_ns > evs["state_since_ns"].astype(np.int64)) & (now - lost_ns < _IDLE_NS)
+    return np.asarray(is_idle | has_lost if _FEW * has_lost.sum() <= is_loaded.sum() else is_idle)
+
+
+def _with_slow(tables: Tables, rows: NDArray[np.int64], verdicts: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns the verdicts of some peers, with SLOW for EVs that are slower than the peer's fastest."""
+    late_ns: Any = Columns(tables.path_stats, rows, slice(0, verdicts.shape[1]))["extra_delay_ns"]
+    is_used = (verdicts == Verdict.GOOD) | (verdicts == Verdict.IDLE)
+    least_ns = np.where(is_used, late_ns, np.iinfo(late_ns.dtype).max).min(axis=1, keepdims=True)
+    return np.where(is_used & (late_ns >= least_ns.astype(np.int64) + SLOW_NS), np.uint8(Verdict.SLOW), verdicts)

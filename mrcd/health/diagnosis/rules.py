@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Diagnoses: returns the fewest causes that explain what is wrong. Pure.
+
+What is told first-hand comes first: this host's own interfaces, what peers say of themselves, peers that answer
+nothing. EVs that these explain say nothing of others. What is left is explained plane by plane (cover.py). Packets that
+this host refuses tell a wrong key, file or cable from a dead peer or cable (refusals.py).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from mrcd.health.diagnosis import refusals
+from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity, Share
+from mrcd.health.diagnosis.cover import Cover, Element, Place, is_full
+from mrcd.health.diagnosis.facts import Bools, Facts, Ints, OwnPlane, Verdict
+from mrcd.health.diagnosis.words import Nature, cause, share, since_ns
+from mrcd.net.link_state import LinkState
+
+_ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.OK: 2}
+_ONE_PEER = Share(0, 0, 1, 1)
+
+
+def diagnose(facts: Facts) -> list[Cause]:
+    """Returns what is wrong, the most urgent first, then what explains the most EVs; nothing if all is well."""
+    verdicts = facts.verdicts.copy()  # EVs that are explained become NOTHING
+    found = list(_own_planes(facts, verdicts))
+    if facts.is_host_detached:
+        found.append(_detached(facts))
+    elif any(p.is_usable for p in facts.own_planes) and len(facts.names):
+        found += _peers(facts, verdicts)
+        found += _peer_planes(facts, verdicts)
+        if (verdicts > Verdict.GOOD).any():
+            found += _evs(facts, verdicts)
+    return sorted(found, key=lambda c: (_ORDER[c.kind.severity], -c.share.evs))
+
+
+# ---- what is known first-hand ----------------------------------------------------------------
+
+
+def _detached(facts: Facts) -> Cause:
+    sentence = f"{facts.host} is detached: its traffic takes the kernel's own routes, and no path is watched"
+    return Cause(
+        Kind.DETACHED, f"host:{facts.host}", sentence, "`mrcctl attach` resumes spraying", Confidence.CERTAIN, Share()
+    )
+
+
+def _own_planes(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
+    """Yields a cause for each plane on which this host cannot send."""
+    for plane, own in enumerate(facts.own_planes):
+        if not own.is_usable:
+            yield _own_plane(facts, plane, own)
+            verdicts[:, facts.columns(plane)] = Verdict.NOTHING
+
+
+def _own_plane(facts: Facts, plane: int, own: OwnPlane) -> Cause:
+    nic, t0, name = f"nic:{facts.host}:{plane}", f"t0:{plane}:{facts.t0}", own.interface
+    is_neighbour = (facts.t0s == facts.t0) & (facts.heard_ns > 0) & ~facts.is_silent
+    is_up_there = np.asarray(facts.planes) >> plane & 1 != 0
+    kind, target, or_targets = Kind.OWN_NIC, nic, tuple[str, ...]()
+    if own.link is LinkState.MISSING:
+        why, do = f"interface {name} does not exist", "compare `ip link` with [interfaces] in the cluster file"
+    elif own.link is LinkState.DISABLED:
+        why, do = f"interface {name} is switched off", f"`ip link set {name} up`"
+    elif own.link is LinkState.NO_CARRIER:
+        why, do, kind = f"interface {name} has no carrier", f"check cable and T0 port; `ethtool {name}`", Kind.OWN_CABLE
+        neighbours = int(is_neighbour.sum())
+        if neighbours and not is_up_there[is_neighbour].any():
+            why += f", and neither have the {neighbours} other hosts under T0 {facts.t0}"
+            kind, target = Kind.OWN_T0, t0
+        elif not neighbours:
+            or_targets = (t0,)
+    else:
+        why = f"{name} has a carrier, but T0 {facts.t0} does not answer as first hop"
+        kind, target, do = Kind.OWN_T0, t0, f"check the T0's address and port; `ip -6 neigh show dev {name}`"
+    e = _element(facts, plane, np.arange(len(facts.names)))
+    confidence = Confidence.AMBIGUOUS if or_targets else Confidence.CERTAIN
+    return Cause(kind, target, f"Plane {plane}: {why}", do, confidence, share(e), since_ns(facts, e), or_targets)
+
+
+def _element(facts: Facts, plane: int, rows: Ints) -> Element:
+    """Returns the EVs of a plane to some peers."""
+    verdicts = facts.verdicts[rows, facts.columns(plane)]
+    return Element(Place.PLANE, plane, rows, _is_bad(verdicts), np.asarray(verdicts != Verdict.NOTHING))
+
+
+def _is_bad(verdicts: Ints) -> Bools:
+    return np.asarray((verdicts == Verdict.FAILED) | (verdicts == Verdict.LOSSY))
+
+
+def _peers(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
+    """Yields a cause for each peer that is detached or answers nothing; one for all if none answers."""
+    for i in np.flatnonzero(facts.is_detached).tolist():
+        name = facts.names[i]
+        sentence = f"{name} says that it is detached: traffic to it takes the kernel's own routes"
+        do = f"on {name}: `mrcctl attach`"
+        yield Cause(Kind.PEER_DETACHED, f"peer:{name}", sentence, do, Confidence.CERTAIN, _ONE_PEER)
+    verdicts[facts.is_detached] = Verdict.NOTHING
+    own = sum(1 << p for p, plane in enumerate(facts.own_planes) if plane.is_usable)
+    is_linked = (np.asarray(facts.planes) & own != 0) & ~facts.is_detached
+    is_down = facts.is_silent & is_linked
+    rows, mismatch, is_only = np.flatnonzero(is_down), _mismatch(facts), bool(is_linked.sum() == 1)
+    if len(rows) > 1 and len(rows) == is_linked.sum():
+        yield _no_peer_answers(facts, len(rows), mismatch)
+    else:
+        if len(rows) and mismatch:
+            yield _refused_peer(facts, rows, mismatch, is_only=is_only)
+        if len(rows) > 1 or not mismatch:
+            for i in rows.tolist():
+                yield _peer_down(facts, i, is_only=is_only)
+    verdicts[facts.is_silent] = Verdict.NOTHING
+
+
+def _mismatch(facts: Facts) -> tuple[Kind, str] | None:
+    """Returns why this host refuses packets of hosts that it does not hear, and which; None if it refuses none."""
+    for kind, reasons, why in (
+        (Kind.WRONG_KEY, refusals.WRONG_KEY, "the hosts have different secrets"),
+        (Kind.CONFIG_DIFFERS, refusals.CONFIG_DIFFERS, "the hosts have different cluster files or versions"),
+    ):
+        if said := refusals.named(facts.refused, reasons):
+            return kind, f"packets are refused here ({said} in 10 s): {why}"
+    return None
+
+
+_COMPARE = {
+    Kind.WRONG_KEY: "`mrcctl keys status` on both; give {} the secret file of the others, then `mrcctl reload` there",
+    Kind.CONFIG_DIFFERS: "`mrcctl config show` and `mrcctl version` on both; give {} the file of the others, then "
+    "`mrcctl reload` there",
+}
+
+
+def _no_peer_answers(facts: Facts, n: int, mismatch: tuple[Kind, str] | None) -> Cause:
+    """Returns the cause that none of `n` peers answers."""
+    kind, why = mismatch or (Kind.HOST, "the fault may be in this host's programs, NICs or file")
+    do = _COMPARE[kind].format(facts.host) if mismatch else "`mrcctl doctor` checks this host"
+    sentence = f"None of {n} peers answers on any plane" + (f", and {why}" if mismatch else f": {why}")
+    since = int(facts.heard_ns.max()) or None
+    return Cause(kind, f"host:{facts.host}", sentence, do, Confidence.LIKELY, Share(0, 0, n, n), since)
+
+
+def _refused_peer(facts: Facts, rows: Ints, mismatch: tuple[Kind, str], *, is_only: bool) -> Cause:
+    """Returns the cause that one of the silent peers `rows` has another key, or another file."""
+    (kind, why), first = mismatch, int(rows[0])
+    name, others = facts.names[first], tuple(f"peer:{facts.names[i]}" for i in rows[1:].tolist())
+    others += (f"host:{facts.host}",) * is_only
+    which = f"{name} answers" if len(rows) == 1 else f"One of {len(rows)} silent peers answers"
+    return Cause(
+        kind, f"peer:{name}", f"{which} on no plane, and {why}", _COMPARE[kind].format(name),
+        Confidence.AMBIGUOUS if others else Confidence.LIKELY, _ONE_PEER, int(facts.heard_ns[first]) or None, others,
+    )  # fmt: skip
+
+
+def _peer_down(facts: Facts, i: int, *, is_only: bool) -> Cause:
+    name, heard_ns = facts.names[i], int(facts.heard_ns[i])
+    sentence = f"{name} answers on no plane" if heard_ns else f"{name} has never answered, on any plane"
+    do = f"is {name} up? there: `systemctl status mrcd`, `mrcctl doctor` (file, keys); here: `mrcctl probe {name}`"
+    or_targets = (f"host:{facts.host}",) * is_only
+    confidence = Confidence.AMBIGUOUS if is_only else Confidence.CERTAIN
+    return Cause(Kind.PEER_DOWN, f"peer:{name}", sentence, do, confidence, _ONE_PEER, heard_ns or None, or_targets)
+
+
+def _peer_planes(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
+    """Yields the NICs that peers say are down; a T0, if all peers under it say so."""
+    is_active = ~facts.is_silent & ~facts.is_detached & (facts.heard_ns > 0)
+    for plane, own in enumerate(facts.own_planes):
+        is_down = is_active & (np.asarray(facts.planes) >> plane & 1 == 0) & own.is_usable
+        if not is_down.any():
+            continue
+        down, active = (np.bincount(facts.t0s[which], minlength=facts.t0s.max() + 1) for which in (is_down, is_active))
+        is_t0 = (down == active) & (down > 1)
+        is_t0[facts.t0 : facts.t0 + 1] = False  # this host reaches it
+        for t0 in np.flatnonzero(is_t0).tolist():
+            rows = np.flatnonzero(is_down & (facts.t0s == t0))
+            sentence = f"Plane {plane}: all {len(rows)} peers under T0 {t0} say that their NICs are down"
+            do = f"check T0 {t0}; on {facts.names[rows[0]]}: `mrcctl status`"
+            yield _said(facts, Kind.T0, f"t0:{plane}:{t0}", sentence, do, plane, rows, Confidence.LIKELY)
+        for i in np.flatnonzero(is_down & ~is_t0[facts.t0s]).tolist():
+            name = facts.names[i]
+            sentence = f"Plane {plane}: {name} says that its NIC is down, or its first hop does not answer"
+            do, target = f"on {name}: `mrcctl status`", f"nic:{name}:{plane}"
+            yield _said(facts, Kind.PEER_NIC, target, sentence, do, plane, np.array([i]), Confidence.CERTAIN)
+        verdicts[is_down, facts.columns(plane)] = Verdict.NOTHING
+
+
+def _said(
+    facts: Facts, kind: Kind, target: str, sentence: str, do: str, plane: int, rows: Ints, confidence: Confidence
+) -> Cause:
+    """Returns a cause that the peers `rows` tell of a plane."""
+    e = _element(facts, plane, rows)
+    return Cause(kind, target, sentence, do, confidence, share(e), since_ns(facts, e))
+
+
+# ---- what EVs say ----------------------------------------------------------------------------
+
+
+def _evs(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
+    """Yields the causes that are concluded from EVs: failures, then delays and denials."""
+    bad = _is_bad(verdicts)
+    if bad.any():
+        yield from _whole_peers(facts, verdicts, bad)
+    is_denied = verdicts == Verdict.DENIED
+    if is_denied.any():
+        yield from _denied_peers(facts, verdicts, is_denied)
+    for plane in range(len(facts.own_planes)):
+        of_plane = verdicts[:, facts.columns(plane)]
+        if (of_plane <= Verdict.GOOD).all():
+            continue
+        yield from _failures(facts, plane, of_plane)
+        is_alive = (of_plane != Verdict.NOTHING) & (of_plane != Verdict.DENIED)
+        is_slow, is_denied = of_plane == Verdict.SLOW, of_plane == Verdict.DENIED
+        if is_slow.any():
+            is_quick = (of_plane == Verdict.GOOD) | (of_plane == Verdict.IDLE)
+            cover = Cover(facts, plane, is_slow, is_quick, least_t0s=1)
+            yield from (cause(facts, e, Nature.SLOW) for e in cover.elements)
+        if is_denied.any():
+            cover = Cover(facts, plane, is_denied, is_alive)
+            elements = [*cover.elements, *_rest(plane, cover.left, is_denied | is_alive)]
+            yield from (cause(facts, e, Nature.DENIED) for e in elements)
+
+
+def _whole_peers(facts: Facts, verdicts: Ints, bad: Bools) -> Iterator[Cause]:
+    """Yields the peers to which all EVs on all planes are bad, and lets these EVs say nothing more.
+
+    Not those whose T0s explain it with fewer causes, and none if the cables of all planes are wrong.
+    """
+    known = (verdicts != Verdict.NOTHING) & (verdicts != Verdict.DENIED)
+    planes = len(facts.own_planes)
+    planes_of_peer = known.reshape(len(known), planes, -1).any(axis=2).sum(axis=1)
+    is_known, is_bad = planes_of_peer > 0, is_full(bad.sum(axis=1), known.sum(axis=1)) & (planes_of_peer > 1)
+    if is_bad.sum() > 1 and (is_bad == is_known).all():
+        if any(_for_other_nics(facts, plane) for plane in range(planes)):
+            return  # each plane has its own cause
+        e = Element(Place.PEER, -1, np.arange(len(known)), bad, known)
+        all_of = share(e)
+        which = f"{all_of.evs} of {all_of.of_evs} EVs"
+        sentence = f"{which} have failed, on all planes to all {all_of.peers} peers: this host, or the whole fabric"
+        target, do = f"host:{facts.host}", "`mrcctl doctor` checks this host"
+        yield Cause(Kind.HOST, target, sentence, do, Confidence.LIKELY, all_of, since_ns(facts, e))
+        verdicts[:] = Verdict.NOTHING
+        return
+    size = facts.t0s.max() + 1
+    bad_of_t0, known_of_t0 = (np.bincount(facts.t0s[which], minlength=size) for which in (is_bad, is_known))
+    is_by_t0 = (bad_of_t0 == known_of_t0) & (bad_of_t0 > planes)
+    is_by_t0[facts.t0 : facts.t0 + 1] = False
+    is_far = is_known & (facts.t0s != facts.t0)
+    if is_bad[is_far].all() and is_far.sum() > planes:  # this host's T0s have lost all T1s
+        is_by_t0[:] = np.arange(size) != facts.t0
+    for i in np.flatnonzero(is_bad & ~is_by_t0[facts.t0s]).tolist():
+        others = (f"host:{facts.host}",) * bool(is_known.sum() == 1)
+        rows = np.array([i])
+        e = Element(Place.PEER, -1, rows, bad[rows], known[rows], or_targets=others)
+        yield cause(facts, e, _nature(facts, e))
+        verdicts[i] = Verdict.NOTHING
+
+
+def _denied_peers(facts: Facts, verdicts: Ints, is_denied: Bools) -> Iterator[Cause]:
+    """Yields the peers to which all EVs on all planes are denied, and lets these EVs say nothing more."""
+    known = verdicts != Verdict.NOTHING
+    for i in np.flatnonzero(is_denied.any(axis=1) & (is_denied == known).all(axis=1)).tolist():
+        yield cause(
+            facts, Element(Place.PEER, -1, np.array([i]), is_denied[i : i + 1], known[i : i + 1]), Nature.DENIED
+        )
+        verdicts[i] = Verdict.NOTHING
+
+
+def _failures(facts: Facts, plane: int, verdicts: Ints) -> Iterator[Cause]:
+    """Yields the causes of failed and lossy EVs of a plane.
+
+    An idle EV shows that its path forwards, but not that its path loses nothing.
+    """
+    is_lossy, is_failed = verdicts == Verdict.LOSSY, verdicts == Verdict.FAILED
+    is_loaded = (verdicts == Verdict.GOOD) | (verdicts == Verdict.SLOW)
+    left, elements = is_lossy | is_failed, list[Element]()
+    known = (verdicts != Verdict.NOTHING) & (verdicts != Verdict.DENIED)
+    if is_failed.any():
+        cover = Cover(facts, plane, left, is_loaded | (verdicts == Verdict.IDLE))
+        left, elements = cover.left, cover.elements
+    if (left & is_lossy).any():
+        cover = Cover(facts, plane, left & is_lossy, is_loaded)
+        left, elements = (left & is_failed) | cover.left, elements + cover.elements
+    for e in [*elements, *_rest(plane, left, known)]:
+        found = cause(facts, e, _nature(facts, e))
+        said = _for_other_nics(facts, plane)
+        yield _wrong_cable(facts, found, plane, said) if said and found.kind is Kind.OWN_CABLE else found
+
+
+def _for_other_nics(facts: Facts, plane: int) -> str:
+    """Returns which packets for other NICs arrive on a plane; nothing if none do.
+
+    The programs count those for other hosts, the kernel those for this host's addresses on other planes.
+    """
+    found = [refusals.named(facts.refused, refusals.WRONG_CABLE)]
+    found += (
+        [f"{n} without a route on {facts.own_planes[plane].interface}"] if (n := facts.unroutable.get(plane)) else []
+    )
+    return ", ".join(words for words in found if words)
+
+
+def _wrong_cable(facts: Facts, found: Cause, plane: int, said: str) -> Cause:
+    """Returns the cause of a plane on which nothing gets through, while packets for other NICs arrive."""
+    sentence = f"Plane {plane}: nothing gets through, and packets for other NICs arrive here ({said} in 10 s): "
+    sentence += "two cables are swapped, or lead to the wrong ports"
+    do = f"compare the cable of {facts.own_planes[plane].interface} and its T0 port with the plan; `mrcctl config show`"
+    return replace(found, kind=Kind.WRONG_CABLE, sentence=sentence, do=do, confidence=Confidence.LIKELY, or_targets=())
+
+
+def _nature(facts: Facts, e: Element) -> Nature:
+    columns = slice(None) if e.place is Place.PEER else facts.columns(e.plane)
+    lossy = (facts.verdicts[e.rows, columns] == Verdict.LOSSY) & e.bad
+    return Nature.LOSSY if 2 * lossy.sum() > e.bad.sum() else Nature.FAILED
+
+
+def _rest(plane: int, left: Bools, known: Bools) -> Iterator[Element]:
+    """Yields the EVs that nothing explains, as one element."""
+    if left.any():
+        rows = np.flatnonzero(left.any(axis=1))
+        yield Element(Place.SOME, plane, rows, left[rows], known[rows])

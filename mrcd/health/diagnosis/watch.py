@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Diagnoses again and again, and logs each cause when it appears and when it has ended."""
+
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd.fabric.topology import Plan
+from mrcd.health.diagnosis.causes import Cause
+from mrcd.health.diagnosis.memory import Memory
+from mrcd.health.diagnosis.read_facts import read_facts
+from mrcd.health.diagnosis.rules import diagnose
+from mrcd.health.events import EventLog
+from mrcd.net.unroutable import unroutable_packets
+from mrcd.tables.pinned import Tables
+
+INTERVAL_S = 1.0
+_CONFIRMED = 2  # diagnoses in a row: EVs fail, and return, one after the other
+_AFTER = 10  # intervals, after which it diagnoses again though nothing seems to have changed
+
+Key = tuple[str, str]  # kind, target
+
+
+class CauseWatch:
+    """Keeps the causes that two diagnoses in a row have found.
+
+    `diagnose` may run in a thread; `note` adds events, and runs in the event loop.
+    """
+
+    def __init__(self, events: EventLog) -> None:
+        self.causes: list[Cause] = []
+        """The most urgent first."""
+        self.memory = Memory()
+        self._events = events
+        # Diagnoses in a row that found a cause; below 0: that did not find it any more.
+        self._rounds: dict[Key, int] = {}
+        self._seen: tuple[Any, ...] = ()
+        self._found: list[Cause] = []
+        self._unread = 0  # intervals since the tables were read
+
+    def diagnose(self, tables: Tables, plan: Plan) -> list[Cause]:
+        """Returns the causes of this moment. Reads no EVs while no state has changed, but for every tenth call."""
+        arrivals = {plane: unroutable_packets(name) for plane, name in enumerate(plan.interfaces)}
+        self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals)
+        known = *self.memory.refused, *self.memory.unroutable
+        seen = (id(plan), known, *_marks(tables, np.array([p.host.id for p in plan.peers], np.int64)))
+        self._unread += 1
+        if seen != self._seen or self._unread >= _AFTER:
+            self._found = diagnose(read_facts(tables, plan, memory=self.memory))
+            self._seen, self._unread = seen, 0
+        return self._found
+
+    def note(self, found: list[Cause]) -> None:
+        """Takes a diagnosis, and logs the causes that it confirms and those that have ended."""
+        by_key = {(c.kind.value, c.target): c for c in found}
+        known = {(c.kind.value, c.target): c for c in self.causes}
+        rounds = {key: max(0, self._rounds.get(key, 0)) + 1 for key in by_key}
+        rounds |= {key: min(0, self._rounds.get(key, 0)) - 1 for key in known.keys() - by_key.keys()}
+        self._rounds = rounds
+        is_kept = {key: n >= (1 if key in known else _CONFIRMED) or -_CONFIRMED < n < 0 for key, n in rounds.items()}
+        for key in by_key.keys() - known.keys():
+            if is_kept[key]:
+                self._log(by_key[key], "present")
+        for key in known.keys() - by_key.keys():
+            if not is_kept[key]:
+                self._log(known[key], "gone")
+        current = {**by_key, **{key: c for key, c in known.items() if key not in by_key}}
+        self.causes = [c for key, c in current.items() if is_kept[key]]
+
+    def _log(self, cause: Cause, after: str) -> None:
+        share = cause.share
+        evidence = {
+            "target": cause.target,
+            "evs": f"{share.evs}/{share.of_evs}",
+            "peers": f"{share.peers}/{share.of_peers}",
+        }
+        if cause.or_targets:
+            evidence["or"] = " or ".join(cause.or_targets)
+        self._events.add("fault", reason=cause.kind.value, after=after, evidence=evidence)
+
+
+def _marks(tables: Tables, rows: NDArray[np.int64]) -> tuple[Any, ...]:
+    """Returns what changes with every fact of a diagnosis, except for delays and the age of new EVs."""
+    peers = (tables.peers[name][rows].tobytes() for name in ("plane_mask", "status"))
+    node = (int(tables.node[name]) for name in ("plane_mask", "status"))
+    return int(tables.transitions()["count"].sum()), *node, *peers, tables.watches["silent"][rows].tobytes()

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Lists the faults of part `diagnosis`, one by one and two at once: how to make and mend each, what hosts must say.
+
+The lab has six hosts, two under each of three T0s. Hosts under one T0 cannot tell a T1 from their T0's link to it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from labkit.bench.diagnosis.judge import Truth, truth
+from labkit.cluster import processes
+from labkit.cluster.api import Lab
+from labkit.faults import cables
+from mrcd.auth import secrets_file
+
+LAB = {"hosts": 6, "hosts_per_t0": 2, "planes": 3, "t1": 3}
+HOSTS = tuple(f"h{i}" for i in range(LAB["hosts"]))
+QUICK_S, GREY_S = 5.0, 60.0
+SWAPPED = (1, 2)
+
+Change = Callable[[Lab], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, or several at once."""
+
+    name: str
+    break_: Change
+    mend: Change
+    truths: tuple[Truth, ...]
+    within_s: float = QUICK_S
+    dead: tuple[str, ...] = ()  # hosts that nobody can ask
+
+
+def others(*hosts: str) -> tuple[str, ...]:
+    """Returns all hosts but these."""
+    return tuple(h for h in HOSTS if h not in hosts)
+
+
+def _nic(host: str, port: str, state: str) -> Change:
+    return lambda lab: lab.exec(host, ["ip", "link", "set", port, state], check=True)
+
+
+def _fail(*targets: str, **effect: object) -> Change:
+    return lambda lab: [lab.fail(target, **effect) for target in targets]  # type: ignore[arg-type]
+
+
+def _heal(lab: Lab) -> None:
+    lab.heal()
+
+
+def _both(first: Change, second: Change) -> Change:
+    return lambda lab: (first(lab), second(lab))
+
+
+def _nics(host: str) -> list[str]:
+    return [f"nic:{host}:{plane}" for plane in range(LAB["planes"])]
+
+
+def _mrcctl(host: str, command: str) -> Change:
+    return lambda lab: lab.exec(host, ["mrcctl", command], check=True)
+
+
+def _use_other_secret(lab: Lab) -> None:
+    """Starts the mrcd of h2 anew with another secret under the same id. Its data plane forwards meanwhile."""
+    right = secrets_file.read(lab.state.secrets)
+    secrets_file.write(lab.state.secrets, [secrets_file.new(right[-1].key_id)])
+    try:
+        _restart(lab, "h2")
+    finally:
+        secrets_file.write(lab.state.secrets, right)
+
+
+def _use_right_secret(lab: Lab) -> None:
+    _restart(lab, "h2")
+
+
+def _restart(lab: Lab, host: str) -> None:
+    process = lab.state.daemon(host)
+    if process is not None:
+        processes.end([process])
+    lab.up(**LAB)
+
+
+def _same(causes: str, target: str) -> tuple[Truth, ...]:
+    return (truth(causes, target, HOSTS),)
+
+
+_T1 = Case("T1 dead", _fail("t1:1:2"), _heal, _same("t1", "t1:1:2"))
+_LINK = Case("T0–T1 link dead", _fail("link:1:1:2"), _heal, _same("link", "link:1:1:2"))
+_OWN_NIC = truth("own_nic peer_nic", "nic:h0:1", HOSTS)
+_DETACHED = (truth("detached", "host:h2", ["h2"], 1), truth("peer_detached", "peer:h2", others("h2"), 1))
+
+CASES = (
+    _T1,
+    Case("T0 dead", _fail("t0:1:1"), _heal, _same("t0 own_t0", "t0:1:1")),
+    _LINK,
+    Case(
+        "link loses 20 %", _fail("link:1:1:2", drop=0.2), _heal,
+        (truth("loss", "link:1:1:2", HOSTS, 1),), GREY_S,
+    ),
+    Case(
+        "link loses 1 % one way", _fail("link:1:1:2", drop=0.01, direction="down"), _heal,
+        (truth("loss", "link:1:1:2", others("h2", "h3"), 1),), GREY_S,
+    ),
+    Case("own NIC down", _nic("h0", "p1", "down"), _nic("h0", "p1", "up"), (_OWN_NIC,)),
+    Case(
+        "peer's NIC without carrier", _fail("nic:h2:1", down=True), _heal,
+        _same("own_cable peer_nic", "nic:h2:1"),
+    ),
+    Case(
+        "cables of a host swapped", lambda lab: cables.swap(lab.fabric, "h0", SWAPPED),
+        lambda lab: cables.restore(lab.fabric, "h0", SWAPPED),
+        tuple(truth("wrong_cable peer_nic", f"nic:h0:{plane}", HOSTS) for plane in SWAPPED),
+    ),
+    Case("peer detached", _mrcctl("h2", "detach"), _mrcctl("h2", "attach"), _DETACHED),
+    Case(
+        "peer dead", _fail(*_nics("h2")), _heal, (truth("peer_down", "peer:h2", others("h2")),), dead=("h2",),
+    ),
+    Case(
+        "plane 5 ms slower", _fail(*(f"t1:2:{t1}" for t1 in range(LAB["t1"])), delay="2500us"), _heal,
+        (truth("slow_plane", "plane:2", HOSTS, 1),), GREY_S,
+    ),
+    Case(
+        "wrong key on a host", _use_other_secret, _use_right_secret,
+        (truth("wrong_key", "host:h2", ["h2"]), truth("wrong_key", "peer:h2", others("h2"))),
+    ),
+)  # fmt: skip
+PAIRS = (
+    Case(
+        "T1 dead, own NIC of another plane down",
+        _both(_T1.break_, _nic("h0", "p0", "down")), _both(_heal, _nic("h0", "p0", "up")),
+        (*_T1.truths, truth("own_nic peer_nic", "nic:h0:0", HOSTS)),
+    ),
+    Case(
+        "link dead, peer detached", _both(_LINK.break_, _mrcctl("h5", "detach")),
+        _both(_heal, _mrcctl("h5", "attach")),
+        (
+            truth("link", "link:1:1:2", others("h5")), truth("detached", "host:h5", ["h5"], 1),
+            truth("peer_detached", "peer:h5", others("h5"), 1),
+        ),
+    ),
+)  # fmt: skip
