@@ -24,7 +24,7 @@ def document(
 
     Its size is bounded: causes, peers, denials and events beyond a limit are counted (`…_left_out`).
     """
-    causes = list(status["diagnosis"]) if "diagnosis" in status else plain_causes(status)
+    causes = list(status.get("diagnosis") or [])
     denials = list(status.get("denials") or [])
     level, headline = verdict(status, causes)
     return {
@@ -69,35 +69,6 @@ def verdict(status: Document, causes: Sequence[Document]) -> tuple[str, str]:
         return "ok", "All well"
     level = max((str(c.get("severity")) for c in wrong), key=lambda severity: _ORDER.get(severity, 2))
     return level, "Wrong now" if len(wrong) == 1 else f"Wrong now: {len(wrong)} causes"
-
-
-def plain_causes(status: Document) -> list[Document]:
-    """Return what the status alone says is wrong, as a diagnosis would, the most urgent first."""
-    host, peers, evs = status.get("host"), status.get("peers") or {}, status.get("evs") or {}
-    if not status.get("attached"):
-        sentence = f"{host} is detached: its traffic takes the kernel's own routes, and no path is watched"
-        return [_cause("detached", f"host:{host}", "warning", sentence, "`mrcctl attach` resumes spraying")]
-    found = []
-    for p in status.get("planes") or ():
-        if not p["up"]:
-            name = p["interface"]
-            sentence = f"Plane {p['plane']}: interface {name} has no carrier, or its first hop does not answer"
-            do = f"`ip link show {name}`, `ip -6 neigh show dev {name}`; `mrcctl doctor` checks this host"
-            found.append(_cause("own_nic", f"nic:{host}:{p['plane']}", "critical", sentence, do))
-    if peers.get("unreachable"):
-        sentence = f"{peers['unreachable']} of {peers['total']} peers do not answer on any plane"
-        found.append(_cause("peer_down", f"host:{host}", "critical", sentence, "`mrcctl peers` names them"))
-    if peers.get("detached"):
-        sentence = f"{peers['detached']} of {peers['total']} peers are detached by their administrators"
-        found.append(_cause("peer_detached", f"host:{host}", "warning", sentence, "`mrcctl peers` names them"))
-    if evs.get("ASSUMED_BAD"):
-        sentence = f"{evs['ASSUMED_BAD']} of {sum(evs.values())} EVs have failed; traffic goes on over the others"
-        found.append(_cause("evs_failed", f"host:{host}", "critical", sentence, "`mrcctl paths --bad` lists them"))
-    return found
-
-
-def _cause(cause: str, target: str, severity: str, sentence: str, do: str) -> Document:
-    return {"cause": cause, "target": target, "severity": severity, "sentence": sentence, "do": do}
 
 
 def notes(status: Document) -> list[str]:

@@ -48,26 +48,6 @@ def test_a_diagnosis_is_shown_as_it_is() -> None:
     assert document(diagnosis=[], evs={"ASSUMED_BAD": 3})["headline"] == "All well"  # the diagnosis knows better
 
 
-DOWN = [{"plane": 1, "interface": "p1", "up": False}]
-
-
-@pytest.mark.parametrize(
-    ("changes", "level", "cause", "words"),
-    [
-        ({"attached": False}, "warning", "detached", "h0 is detached"),
-        ({"planes": DOWN}, "critical", "own_nic", "Plane 1: interface p1"),
-        ({"peers": {"total": 3, "reachable": 2, "unreachable": 1}}, "critical", "peer_down", "1 of 3 peers"),
-        ({"peers": {"total": 3, "reachable": 3, "detached": 1}}, "warning", "peer_detached", "1 of 3 peers"),
-        ({"evs": {"GOOD": 33, "ASSUMED_BAD": 3}}, "critical", "evs_failed", "3 of 36 EVs have failed"),
-    ],
-)
-def test_what_the_status_alone_says(changes: dict[str, Any], level: str, cause: str, words: str) -> None:
-    found = document(**changes)
-    assert (found["level"], found["headline"], found["causes"][0]["cause"]) == (level, "Wrong now", cause)
-    assert words in found["causes"][0]["sentence"]
-    assert "`" in found["causes"][0]["do"]  # names a command
-
-
 @pytest.mark.parametrize(("age_s", "words"), [(None, "just started"), (12.0, "12 s old")])
 def test_old_states_are_not_called_well(age_s: float | None, words: str) -> None:
     found = document(probing={"tick_age_s": age_s})
