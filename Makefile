@@ -202,5 +202,5 @@ test-deb: deb ## install, start, upgrade, remove and purge the package, on a tem
 
 .PHONY: clean
 clean: ## remove built files, not installed ones
-	rm -rf build mrcd/mrc.bpf.o .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build mrcd/mrc.bpf.o .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find mrcd scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
