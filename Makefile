@@ -13,6 +13,7 @@ KERNELS ?=
 NICS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_RUNS ?=
+MODEL_PACKETS ?= 100000
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 DESTDIR ?=
@@ -67,6 +68,11 @@ demo: set-up ## run a cluster on this machine: one TCP flow over every path, fau
 test: set-up ## run all tests; PYTEST_ARGS="tests/unit -k name" for some
 	@$(MAKE) build
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+.PHONY: test-model
+test-model: set-up ## compare mrc_pop and mrc_pop_xdp with a model in Python, on random packets; MODEL_PACKETS=100000
+	@$(MAKE) build
+	@$(PYTHON) -m pytest --model-packets $(MODEL_PACKETS) $(PYTEST_ARGS) tests/packet/test_model.py
 
 .PHONY: fuzz
 fuzz: set-up-fuzz ## fuzz the headers of bpf/ on this machine, with sanitizers; FUZZ_SECONDS=60 in all, FUZZ_RUNS= per target
@@ -202,5 +208,5 @@ test-deb: deb ## install, start, upgrade, remove and purge the package, on a tem
 
 .PHONY: clean
 clean: ## remove built files, not installed ones
-	rm -rf build mrcd/mrc.bpf.o .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build mrcd/mrc.bpf.o .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find mrcd scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +

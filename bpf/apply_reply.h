@@ -200,7 +200,7 @@ static __always_inline enum mrc_drop check_reply(struct mrc_scratch *scratch, __
 		return MRC_DROP_BAD_PROBE;
 	key = receiving_key(auth, c->mrc.key_id, &reason);
 	if (!key)
-		return reason;
+		return accept_untagged(auth, c->mrc.key_id, reason);
 	if (reply_tag(key, scratch) != c->mrc.auth)
 		return MRC_DROP_BAD_TAG;
 	if (now - requested_ns > AGE_MAX_NS)

@@ -170,9 +170,21 @@ static __always_inline const __u64 *receiving_key(struct mrc_auth *auth, __u8 id
 		*reason = MRC_DROP_UNKNOWN_KEY;
 	else if (auth->mode == MRC_AUTH_REQUIRED)
 		*reason = MRC_DROP_UNTAGGED;
-	else
-		__sync_fetch_and_add(&auth->untagged, 1);
 	return 0;
+}
+
+/* Return 1 if a packet that receiving_key() has let pass without a key is to be counted as untagged. */
+static __always_inline int counts_untagged(const struct mrc_auth *auth, __u8 id)
+{
+	return !id && auth->mode == MRC_AUTH_PERMISSIVE;
+}
+
+/* Judge a probe for which receiving_key() has no key: drop it for this reason, or count it as untagged. */
+static __always_inline enum mrc_drop accept_untagged(struct mrc_auth *auth, __u8 id, enum mrc_drop reason)
+{
+	if (counts_untagged(auth, id))
+		__sync_fetch_and_add(&auth->untagged, 1);
+	return reason;
 }
 
 /* Return 1 if a packet was sent lately by the peer's clock. While that is unknown, every packet may be a recorded one: where

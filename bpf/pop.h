@@ -23,6 +23,7 @@ struct arrival {
 	__u32 host_id;
 	__u32 ev;
 	__u32 plane;
+	struct mrc_auth *untagged; /* data that is accepted without a tag: where it is counted; else NULL */
 };
 
 /* Return the plane on which a packet to this host arrived, or NO_PLANE. */
@@ -87,6 +88,8 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 
 		if (reason == MRC_DROP_STALE)
 			request_clock(a->peer, a->host_id, bpf_ktime_get_ns());
+		if (!reason && counts_untagged(auth, mrc.key_id))
+			a->untagged = auth;
 		return reason;
 	}
 	return MRC_DROP_NONE;
@@ -104,6 +107,8 @@ static __always_inline void count_arrival(const struct arrival *a, __u32 packets
 	__sync_fetch_and_add(&rx->bytes, bytes);
 	if (ce)
 		__sync_fetch_and_add(&rx->ce, packets);
+	if (a->untagged) /* not before: mrc_pop_xdp verifies packets that it then leaves to mrc_pop */
+		__sync_fetch_and_add(&a->untagged->untagged, 1);
 }
 
 /* Request a report when a small packet has come from the peer, usually an ACK. The packets that it acknowledges were
@@ -193,7 +198,7 @@ static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scr
 		return MRC_DROP_BAD_PROBE;
 	key = receiving_key(auth, c->mrc.key_id, &reason);
 	if (!key)
-		return reason;
+		return accept_untagged(auth, c->mrc.key_id, reason);
 	if (probe_tag(key, c) != c->mrc.auth)
 		return MRC_DROP_BAD_TAG;
 	if (c->mrc.flags & MRC_FLAG_DIAGNOSTIC) /* it is only answered */

@@ -11,6 +11,16 @@
 
 #define NO_HOST 0xffffffff /* no host has this id */
 
+/* Return 1 for an IPv4-mapped address (RFC 4291 §2.5.5.2). The trie holds IPv4 prefixes as such addresses, but in an IPv6
+ * header none belongs to a host.
+ */
+static __always_inline int is_mapped(const struct in6_addr *address)
+{
+	const __u32 *words = address->in6_u.u6_addr32;
+
+	return !words[0] && !words[1] && words[2] == bpf_htonl(0xffff);
+}
+
 /* Return the id of the host of an inner packet's source, or of its destination if `of_source` is 0. NO_HOST if no host
  * has it, or if the header is truncated.
  */
@@ -28,6 +38,8 @@ static __noinline __u32 inner_host(const void *inner, const void *end, __be16 et
 		key_of_ip4(&key, of_source ? &ip->saddr : &ip->daddr);
 	} else {
 		if ((void *)(ip6 + 1) > end)
+			return NO_HOST;
+		if (is_mapped(of_source ? &ip6->saddr : &ip6->daddr))
 			return NO_HOST;
 		key_of_ip6(&key, of_source ? &ip6->saddr : &ip6->daddr);
 	}

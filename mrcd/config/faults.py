@@ -2,6 +2,7 @@
 """Explains the faults that pydantic finds in a cluster file: their line, their place, the value and a remedy. Pure."""
 
 import difflib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -13,14 +14,17 @@ _RENAMED = {"steering": "encapsulation", "twin_us": "dup_ack_us"}
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w-]+)\s*\]")
 _KEY = re.compile(r"\s*\"?([\w-]+)\"?\s*=")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # that TOML does not quote
 
 
 def explain(fault: Mapping[str, Any], text: str, model: type[BaseModel]) -> str:
     """Return a fault of pydantic's ValidationError.errors() as text. `text` is the file, `model` its whole."""
-    loc = fault["loc"]
-    # pydantic's own names of validators and unions are no identifiers.
+    *loc, last = fault["loc"] or ("",)
+    # pydantic's own names of validators and unions are no identifiers. An unknown key may be any text.
     parts = [p for p in loc if isinstance(p, int) or p.isidentifier()]
-    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).lstrip(".")
+    if fault["type"] == "extra_forbidden" or isinstance(last, int) or last.isidentifier():
+        parts.append(last)
+    place = "".join(f"[{p}]" if isinstance(p, int) else f".{_written(p)}" for p in parts).lstrip(".")
     words = _words(fault, parts, model)
     line = line_of(text, parts)
     return (f"line {line}: " if line else "") + (f"{place}: {words}" if place else words)
@@ -38,8 +42,20 @@ def _words(fault: Mapping[str, Any], parts: Sequence[int | str], model: type[Bas
     if message.startswith("Input should"):
         value = fault["input"]
         message = message.replace("Input should", "must", 1)
-        return f"{message}, not {value!r}" if isinstance(value, str | int | float) else message
+        return f"{message}, not {_shown(value)}" if isinstance(value, str | int | float) else message
     return message
+
+
+def _written(key: str) -> str:
+    """Return a key as TOML writes it."""
+    return key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+
+
+def _shown(value: str | int | float) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # TOML's hexadecimal numbers may have more digits than Python prints
+        return "a number of thousands of digits"
 
 
 def line_of(text: str, parts: Sequence[int | str]) -> int | None:

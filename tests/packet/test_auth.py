@@ -206,6 +206,12 @@ def test_untagged_data_is_counted_if_tags_are_permissive(bench: Bench, hook: Hoo
     assert bench.tables.auths["untagged"][H2] == 1
 
 
+def test_an_untagged_segment_that_xdp_leaves_to_tc_is_counted_once(bench: Bench) -> None:
+    authenticate(bench, AuthMode.PERMISSIVE)
+    accepts(bench, data(bench, segments=3), "xdp")
+    assert bench.tables.auths["untagged"][H2] == 1
+
+
 @both_hooks
 def test_a_wrong_tag_is_dropped_even_if_tags_are_permissive(bench: Bench, hook: Hook) -> None:
     authenticate(bench, AuthMode.PERMISSIVE)

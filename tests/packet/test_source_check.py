@@ -139,9 +139,11 @@ def test_a_change_of_the_prefixes_applies_at_once(bench: Bench, hook: Hook, vers
         (4, "169.254.0.1", 0, "wrong_inner_source"),
         (4, 2, "224.0.0.1", "wrong_inner_destination"),
         (4, "0.0.0.0", 0, "wrong_inner_source"),
+        (6, "::ffff:10.99.0.3", 0, "wrong_inner_source"),
+        (6, 2, "::ffff:10.99.0.1", "wrong_inner_destination"),
     ],
 )
-def test_link_local_and_multicast_addresses_belong_to_no_host(
+def test_link_local_multicast_and_mapped_addresses_belong_to_no_host(
     bench: Bench, hook: Hook, version: int, source: int | str, target: int | str, reason: str
 ) -> None:
     assert bench.pop(hook, bench.arriving("h2", EV, packet(version, source, target)), PLANE)[0] == "drop"
@@ -204,6 +206,7 @@ def test_a_source_of_another_host_is_not_pushed(bench: Bench, version: int, sour
         (6, "fe80::1", 2, "foreign_source"),
         (6, "::", 2, "foreign_source"),
         (4, "0.0.0.0", 2, "foreign_source"),
+        (6, "::ffff:10.99.0.1", 2, "foreign_source"),
         (6, "fe80::1", "ff02::1", "no_peer"),
         (4, None, None, "no_peer"),
     ],

@@ -20,6 +20,12 @@ UNKNOWN_KEYS = {
     "table": ("[clusters]\n" + TWO, ["line 1: clusters: unknown key", "did you mean cluster?"]),
     "far from any": ("[cluster]\nzzz = 4\n" + TWO, ["line 2: cluster.zzz: unknown key", "spelling"]),
     "near": (TWO + path(segmnts='["5f00::1"]'), ["paths[0].segmnts: unknown key; did you mean segments?"]),
+    "with a dash": (
+        "[cluster]\nudp-port = 1\n" + TWO,
+        ["line 2: cluster.udp-port: unknown key", "did you mean udp_port?"],
+    ),
+    "with a dash, before all tables": ("a-b = 1\n" + TWO, ["mrcd.toml: a-b: unknown key"]),
+    "empty": ('"" = 1\n' + TWO, ['mrcd.toml: "": unknown key']),
     "cluster": ("[cluster]\nplane = 4\n" + TWO, ["cluster.plane: unknown key"]),
     "interfaces": ('[interfaces]\nname = ["a"]\n' + TWO, ["interfaces.name: unknown key"]),
     "overlay": ("[overlay]\nmtu = 9000\n" + TWO, ["overlay.mtu: unknown key"]),
@@ -31,6 +37,10 @@ UNKNOWN_KEYS = {
 }
 WRONG_TYPES = {
     "word for a number": ('[cluster]\nplanes = "four"\n' + TWO, ["line 2: cluster.planes", "integer, not 'four'"]),
+    "number of thousands of digits": (
+        f"[cluster]\nplanes = 0x{'f' * 5000}\n{TWO}",
+        ["line 2: cluster.planes", "not a number of thousands of digits"],
+    ),
     "fraction": ("[cluster]\nmtu = 1500.5\n" + TWO, ["cluster.mtu", "integer"]),
     "number for a word": ("[cluster]\nname = 7\n" + TWO, ["cluster.name", "string"]),
     "number for an address": ("[metrics]\naddress = 9479\n" + TWO, ["metrics.address", "string"]),

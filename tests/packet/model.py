@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Models what a host does with one received packet: verdict, resulting bytes, drop reason, and changes of the tables.
+
+The model follows docs/wire-format.md, docs/security.md and RFC 6040; it is written for reading, not for speed. It reads
+the tables as they are before the packet. What it does not predict is in `Outcome.open`: what a believed reply says of
+the paths, and whether an ICMPv6 error fails one. tests/packet/test_judge*.py and test_icmp.py are for these.
+
+    model_host.py     the host, outer headers, tags and ages
+    model_inner.py    inner packets
+    model_probes.py   probes
+    model_packets.py  packets for the model: valid ones, and what Hypothesis changes in them
+    model_run.py      runs the programs, and compares
+"""
+
+from collections.abc import Callable
+
+from tests.packet.model_host import (
+    DATA,
+    DETACHED,
+    DIAGNOSTIC,
+    ETH_IPV6,
+    IPV6,
+    MRC,
+    MS,
+    PLAIN,
+    PROBE,
+    PROTO_ICMPV6,
+    REPLY,
+    REQUEST,
+    UDP,
+    VERSION,
+    Arriving,
+    DroppedError,
+    Host,
+    NotOursError,
+    Outcome,
+    Outer,
+    parse,
+    signed,
+)
+from tests.packet.model_inner import addresses, eth_type_of, is_udp, merged, with_own_lengths
+from tests.packet.model_probes import JUDGED, Probe
+
+SINGLE, OF_BURST = b"dpop", b"epop"
+"""The marks that mrc_pop_xdp leaves in front of a popped packet (bpf/deliver.h)."""
+_UDT4, _UDT6 = b"\xe0\x04", b"\xe0\x06"  # functions of the kernel's SIDs
+
+
+def by_tc(host: Host, frame: bytes, ifindex: int, now: int, gso_size: int = 0) -> Outcome:
+    """Returns what mrc_pop does with a frame."""
+    return _outcome(_pop_by_tc, Arriving(host, frame, ifindex, now, gso_size, Outcome("pass", frame)))
+
+
+def by_xdp(host: Host, frame: bytes, ifindex: int, now: int) -> Outcome:
+    """Returns what mrc_pop_xdp does with a frame. What passes unchanged is left to mrc_pop, which does all the work."""
+    return _outcome(_pop_by_xdp, Arriving(host, frame, ifindex, now, 0, Outcome("pass", frame)))
+
+
+def _outcome(act: Callable[[Arriving], None], at: Arriving) -> Outcome:
+    try:
+        act(at)
+    except NotOursError:
+        pass
+    except DroppedError as reason:
+        at.out.verdict, at.out.drop = "drop", str(reason)
+    return at.out
+
+
+def _pop_by_tc(at: Arriving) -> None:
+    if at.frame[12:14] != ETH_IPV6:  # the kernel keeps a VLAN tag beside the packet
+        raise NotOursError
+    try:
+        o = parse(at.frame, at.host.udp_port)
+        plane = _plane(at, o)
+    except NotOursError:
+        if at.frame[20] == PROTO_ICMPV6:
+            at.out.open |= JUDGED
+        _guard_kernel_sids(at)
+        raise
+    if o.fault:
+        raise DroppedError(o.fault)
+    if _is_diagnostic_reply(o):
+        at.out.verdict = "drop"  # the tool has read it: not counted
+        return
+    _verify(at, o, plane)
+    _check_lengths(at, o, is_burst=at.gso_size > 0)
+    if o.type != DATA:
+        _pop_probe(at, o, plane)
+        return
+    if at.gso_size and o.segments < 2:
+        raise DroppedError("merged")
+    inner = _pop_data(at, o, o.segments if at.gso_size else 1)
+    if at.gso_size:  # BPF_PROG_TEST_RUN makes no complete burst: the kernel refuses to shorten it
+        raise DroppedError("pop_failed")
+    ethernet = at.frame[:12]
+    if at.get("node", (), "overlay_ifindex"):
+        at.out.verdict, ethernet = "redirect", bytes(at.get("node", (), "overlay_eth"))
+        inner = with_own_lengths(inner) if o.segments > 1 else inner
+    at.out.data = ethernet + eth_type_of(inner) + inner
+
+
+def _pop_by_xdp(at: Arriving) -> None:
+    o = parse(at.frame, at.host.udp_port)
+    if o.fault:
+        raise NotOursError  # mrc_pop counts it
+    plane = _plane(at, o)
+    if _is_diagnostic_reply(o):
+        return
+    _verify(at, o, plane)
+    inner = at.frame[o.end :]
+    is_ack = len(inner) <= 512 and at.get("peers", o.sender, "plane_skew_ns") > 500_000  # SACK blocks may be hidden
+    is_of_burst = o.segments != 1 and len(inner) <= at.host.inner_mtu and is_udp(inner)
+    if o.type != DATA or is_ack or is_of_burst:
+        return
+    packets = o.segments if len(inner) > at.host.inner_mtu else 1  # longer than a packet: a whole burst
+    _check_lengths(at, o, is_burst=packets > 1)
+    mark = OF_BURST if o.segments > 1 and is_udp(inner) else SINGLE
+    inner = _pop_data(at, o, packets)
+    at.out.data = mark + at.frame[:12] + eth_type_of(inner) + inner
+
+
+def _plane(at: Arriving, o: Outer) -> int:
+    """Returns the plane whose NIC, VLAN and address a packet has. Raises NotOursError."""
+    for number, plane in enumerate(at.host.planes):
+        if (plane.ifindex, at.get("planes", number, "vlan")) == (at.ifindex, o.vlan):
+            if o.destination in (plane.sid, plane.address):
+                return number
+            break
+    raise NotOursError
+
+
+def _is_diagnostic_reply(o: Outer) -> bool:
+    return (o.version, o.type) == (VERSION, REPLY) and bool(o.flags & DIAGNOSTIC)
+
+
+def _verify(at: Arriving, o: Outer, plane: int) -> None:
+    """Checks that a peer has sent the packet on this path; of data also tag and age. Raises DroppedError."""
+    for reason, is_wrong in (
+        ("bad_version", o.version != VERSION),
+        ("bad_type", o.type not in (DATA, REQUEST, REPLY)),
+        ("wrong_receiver", o.receiver != at.host.id),
+        ("unknown_sender", o.sender not in at.host.peers),
+        ("bad_ev", o.ev >= at.host.evs),
+        ("wrong_plane", o.ev // at.host.slots != plane),
+    ):
+        if is_wrong:
+            raise DroppedError(reason)
+    if o.source != at.host.peers[o.sender][plane]:
+        raise DroppedError("wrong_source")
+    if o.type == DATA and at.is_tagged(o, at.frame[o.end - MRC : o.end - 8]) and not at.is_new(o):
+        at.ask_clock(o.sender)
+        raise DroppedError("stale")
+
+
+def _check_lengths(at: Arriving, o: Outer, *, is_burst: bool) -> None:
+    """Checks the outer lengths, but not a burst's: the kernel writes them when it cuts it. Raises DroppedError."""
+    srh = o.end - o.l3 - IPV6 - UDP - MRC
+    ends = o.l3 + IPV6 + o.ip_length <= len(at.frame)
+    if not is_burst and not (ends and UDP + MRC <= o.udp_length == o.ip_length - srh):
+        raise DroppedError("truncated")
+
+
+def _pop_data(at: Arriving, o: Outer, packets: int) -> bytes:
+    """Counts data that has arrived on its path, and returns the inner packet. Raises DroppedError."""
+    inner, index = at.frame[o.end :], (o.sender, o.ev)
+    at.count_untagged(o)
+    at.add("rxs", index, "packets", packets)
+    at.add("rxs", index, "bytes", len(inner))
+    try:
+        inner, is_marked = merged(inner, o.traffic_class & 3)
+    except DroppedError as reason:
+        if str(reason) == "ce_not_ect":  # the fabric has marked it all the same
+            at.add("rxs", index, "ce", packets)
+        raise
+    at.add("rxs", index, "ce", packets * is_marked)
+    at.out.is_popped = True
+    if at.host.is_strict:
+        source, destination = addresses(inner)
+        for fault, address, owner in (
+            ("wrong_inner_source", source, o.sender),
+            ("wrong_inner_destination", destination, at.host.id),
+        ):
+            if at.host.owners.get(address) != owner:
+                at.add("peers", o.sender, "refused", packets)
+                raise DroppedError(fault)
+    return inner
+
+
+def _pop_probe(at: Arriving, o: Outer, plane: int) -> None:
+    if o.udp_length < UDP + MRC + PROBE or len(at.frame) < o.end + PROBE:
+        raise DroppedError("truncated")
+    if o.type == REQUEST:
+        Probe(at, o).answer(plane)
+        return
+    Probe(at, o).apply_reply()
+    at.out.verdict = "drop"  # it has served: not counted
+
+
+def _guard_kernel_sids(at: Arriving) -> None:
+    """Lets only peers reach the kernel's SIDs, while they or this host use them. Raises DroppedError."""
+    source, destination = at.frame[22:38], at.frame[38:54]
+    sids = [p.sid[:6] for p in at.host.planes if not any(p.sid[6:])]
+    if destination[:6] not in sids or destination[6:8] not in (_UDT4, _UDT6):
+        return
+    peer = int.from_bytes(source[12:], "big") - 1
+    if source not in at.host.peers.get(peer, ()) or not _may_use_kernel_sids(at, peer):
+        raise DroppedError("stray_srv6")
+
+
+def _may_use_kernel_sids(at: Arriving, peer: int) -> bool:
+    if at.get("node", (), "status") & DETACHED or at.get("peers", peer, "status") & (DETACHED | PLAIN):
+        return True
+    return signed(at.now - at.get("peers", peer, "plain_ns")) < 3000 * MS or at.is_unheard(peer)
