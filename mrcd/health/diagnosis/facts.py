@@ -30,11 +30,15 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True)
 class OwnPlane:
-    """This host's NIC on a plane. `is_usable`: it has a carrier, and its first hop is resolved."""
+    """This host's NIC on a plane. `is_usable`: it has a carrier, and its first hop is resolved.
+
+    `unroutable`: packets that arrived there lately for addresses that are not on that interface.
+    """
 
     interface: str
     is_usable: bool
     link: LinkState
+    unroutable: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,6 @@ class Facts:
     is_silent, is_detached  (peers,) of peers that answer nothing, or that say that they are detached
     heard_ns  (peers,) when a peer was heard last; 0: never
     refused   reason → packets that this host has dropped lately because hosts disagree (refusals.py)
-    unroutable  plane → packets that arrived there lately for addresses that are not on that plane's interface
     """
 
     host: str
@@ -65,7 +68,6 @@ class Facts:
     t1s: Ints
     since_ns: Ints
     refused: Mapping[Drop, int] = field(default_factory=dict)
-    unroutable: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def width(self) -> int:

@@ -21,7 +21,7 @@ class Memory:
         self.refused: Mapping[Drop, int] = {}
         """Facts.refused."""
         self.unroutable: Mapping[int, int] = {}
-        """Facts.unroutable."""
+        """Plane → OwnPlane.unroutable."""
         self._refusals, self._arrivals = Growth[Drop](), Growth[int]()
         self._plan: Plan | None = None
         self._grey_ns: NDArray[np.int64] | None = None  # when an EV was last out of use for a grey loss; 0: never

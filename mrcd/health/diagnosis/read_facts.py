@@ -48,15 +48,18 @@ def read_facts(
     evs = Columns(tables.evs, rows, slice(0, plan.paths.shape[0] * plan.paths.shape[1]))
     verdicts = _verdicts(tables, plan, rows, evs, memory)
     is_well = bool((verdicts <= Verdict.GOOD).all())
+
+    def own_plane(plane: int, name: str) -> OwnPlane:
+        is_up = bool(mask >> plane & 1)
+        unroutable = memory.unroutable.get(plane, 0) if memory else 0
+        return OwnPlane(name, is_up, LinkState.UP if is_up else read_link(name), unroutable)
+
     return Facts(
         host=plan.host.name,
         t0=plan.host.t0,
         encapsulation=plan.config.cluster.encapsulation,
         is_host_detached=is_detached(tables.node),
-        own_planes=[
-            OwnPlane(name, up, LinkState.UP if up else read_link(name))
-            for name, up in ((name, bool(mask >> plane & 1)) for plane, name in enumerate(plan.interfaces))
-        ],
+        own_planes=[own_plane(plane, name) for plane, name in enumerate(plan.interfaces)],
         names=[p.host.name for p in plan.peers],
         t0s=np.array([p.host.t0 for p in plan.peers], np.int64),
         planes=tables.peers["plane_mask"][rows],
@@ -67,7 +70,6 @@ def read_facts(
         t1s=np.broadcast_to(np.int16(NO_T1), verdicts.shape) if is_well else plan.paths.t1s,
         since_ns=np.broadcast_to(np.uint64(0), verdicts.shape) if is_well else evs["state_since_ns"],
         refused=memory.refused if memory else {},
-        unroutable=memory.unroutable if memory else {},
     )
 
 

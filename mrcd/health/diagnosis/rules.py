@@ -291,9 +291,8 @@ def _for_other_nics(facts: Facts, plane: int) -> str:
     The programs count those for other hosts, the kernel those for this host's addresses on other planes.
     """
     found = [refusals.named(facts.refused, refusals.WRONG_CABLE)]
-    found += (
-        [f"{n} without a route on {facts.own_planes[plane].interface}"] if (n := facts.unroutable.get(plane)) else []
-    )
+    own = facts.own_planes[plane]
+    found += [f"{own.unroutable} without a route on {own.interface}"] if own.unroutable else []
     return ", ".join(words for words in found if words)
 
 
