@@ -65,13 +65,15 @@ static long count_ev(__u64 i, void *context)
 	return 0;
 }
 
-/* Return 1 if the EVs of the requested report exist and the packet has room for their counts. */
-static __always_inline int report_fits(const struct control *c, __u32 room)
+/* Return 1 if the EVs of the requested report exist, and a packet of `length` bytes has room for their counts behind a
+ * probe at offset `at`.
+ */
+static __always_inline int report_fits(const struct control *c, __u32 length, __u32 at)
 {
 	__u32 first = bpf_ntohs(c->probe.first), counts = bpf_ntohs(c->probe.counts);
 
 	return counts <= MRC_REPORT_EVS && first + counts <= settings.evs_per_peer &&
-	       room >= sizeof(c->probe) + MRC_BALLAST + counts * sizeof(struct mrc_count);
+	       length >= at + sizeof(c->probe) + MRC_BALLAST + counts * sizeof(struct mrc_count);
 }
 
 /* Write the report's counts into `scratch`. */
@@ -122,7 +124,7 @@ static __always_inline int answer_probe(struct __sk_buff *skb, struct mrc_scratc
 	announce(&c->probe, auth, self);
 	at = probe_at(p.ev);
 	if (c->probe.counts) {
-		if (!report_fits(c, skb->len - at))
+		if (!report_fits(c, skb->len, at))
 			return drop_skb(MRC_DROP_BAD_PROBE);
 		make_report(c, scratch, host_id);
 	}

@@ -245,7 +245,7 @@ class Daemon:
         peer = self.peers[row]
         mrc0 = self.nics.mrc0 if self.monitor.peerwatch.can_spray(row) else None
         if mrc0 is None:  # before the route changes: probes tell the peer, which refuses plain SRv6 otherwise
-            write_tables.set_plain(self.tables, row, True)
+            write_tables.announce_plain(self.tables, row)
         usable = paths.usable_evs(peer, self.monitor.peerwatch.usable_for_routes(row))
         return routes.peer_routes(self.plan, peer, self.nics.enabled(), usable, mrc0)
 

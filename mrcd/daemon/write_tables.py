@@ -37,7 +37,6 @@ def write_peers(
                 # not rxs, auths and replays: both ends count on if the peer comes back
                 table[row] = np.zeros(table[row].shape, table.dtype)
             tables.auths["clock_ns"][row] = tables.auths["untagged"][row] = 0  # another host may come
-            set_plain(tables, row, False)
     rows = np.array([p.host.id for p in plan.peers], np.int64)
     probe_pace = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)
     tables.node["idle_us"], tables.node["idle_evs"] = probe_pace.interval_ns // 1000, probe_pace.window
@@ -83,10 +82,15 @@ def _write_some(
 
 
 def set_plain(tables: Tables, row: int, plain: bool) -> None:
-    """Have probes tell a peer whether this host sends to it by plain SRv6; the first that says so goes at once."""
-    before = int(tables.auths["status"][row])
-    tables.auths["status"][row] = before & ~abi.STATUS_PLAIN | (abi.STATUS_PLAIN if plain else 0)
-    if plain and not before & abi.STATUS_PLAIN:
+    """Have probes tell a peer whether this host sends to it by plain SRv6."""
+    status = int(tables.auths["status"][row]) & ~abi.STATUS_PLAIN
+    tables.auths["status"][row] = status | (abi.STATUS_PLAIN if plain else 0)
+
+
+def announce_plain(tables: Tables, row: int) -> None:
+    """Have probes tell a peer that this host sends to it by plain SRv6: the first one at once, if that is new."""
+    if not int(tables.auths["status"][row]) & abi.STATUS_PLAIN:
+        set_plain(tables, row, True)
         tables.watches["announce"][row] = 1
         tables.watches["due_ns"][row] = 0
 

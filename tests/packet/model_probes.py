@@ -32,7 +32,7 @@ from tests.packet.model_host import (
 )
 from tests.packet.model_inner import ECT_0
 
-BLOCKS, EPOCHS = 1 << 22, 1 << 10  # of the numbers in a replay window
+LAPS, LAPS_OLD, EPOCHS = 1 << 21, 128, 1 << 10  # of the numbers in a replay window
 JUDGED = {
     *((table, "") for table in ("evs", "path_stats", "reports", "watches")),
     *(("peers", name) for name in ("usable", "usable_changes", "usable_planes", "queued", "plane_skew_ns")),
@@ -173,21 +173,21 @@ class Probe:
     # ---- both ----
 
     def _note_first(self, kind: str, number: int, epoch: int) -> None:
-        """Notes a number. Raises DroppedError if it is not new.
+        """Notes a number. Raises DroppedError if it has arrived before, or is so old that nobody knows.
 
-        Each word of the window holds which numbers of a block of 32 have arrived, of the newest block only.
+        Numbers go through the words of the window, 32 in each, lap by lap. A word holds the numbers of one lap.
         """
-        block, bit = number // 32 % BLOCKS, 1 << number % 32
         index = (self.peer, number // 32 % REPLAY_WORDS)
+        lap, bit = number // 32 // REPLAY_WORDS, 1 << number % 32
         word = self.at.get("replays", self.peer, kind)[index[1]]
-        seen, its_block, its_epoch = word % U32, word >> 32 & BLOCKS - 1, word >> 54
+        seen, its_lap, its_epoch = word % U32, (word >> 32) % LAPS, word >> 54
         kept = 0
         if seen and its_epoch == epoch % EPOCHS:
-            if block == its_block:
+            if lap == its_lap:
                 kept = seen
-            if (block - its_block) % BLOCKS > BLOCKS // 2 - 1 or kept & bit:
+            if kept & bit or 1 <= (its_lap - lap) % LAPS <= LAPS_OLD:
                 raise DroppedError("replayed")
-        self.at.set("replays", index, kind, epoch % EPOCHS << 54 | block << 32 | kept | bit)
+        self.at.set("replays", index, kind, epoch % EPOCHS << 54 | lap << 32 | kept | bit)
 
     def _is_overtaken(self) -> bool:
         newest: int = self.at.get("peers", self.peer, "plane_mask_ns")

@@ -275,6 +275,15 @@ def test_probes_with_short_length_fields_are_dropped(bench: Bench, kind: int, pa
     assert bench.counted() == before
 
 
+@pytest.mark.parametrize("bench", ["srh"], indirect=True)
+def test_a_request_for_a_report_that_is_shorter_than_the_headers_of_its_reply_is_dropped(bench: Bench) -> None:
+    """It came by a path without an SRH."""
+    frame = request(bench, counts=1, tail=b"")
+    ip = changed(frame, IPv6, nh=17, plen=None)[IPv6]
+    ip.remove_payload()
+    refused(bench, Ether(src=frame.src, dst=frame.dst) / ip / frame[UDP], "bad_probe")
+
+
 @all_encapsulations
 @pytest.mark.parametrize("counts", [1, EVS])
 def test_requests_without_room_for_their_report_are_dropped(bench: Bench, counts: int) -> None:
