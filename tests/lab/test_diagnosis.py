@@ -34,6 +34,12 @@ def fault_events(lab: Lab, host: str, seen: int) -> list[tuple[Any, Any, Any]]:
     return [(e["reason"], e["evidence"]["target"], e["to"]) for e in events if e["kind"] == "fault"]
 
 
+def all_gone(events: list[tuple[Any, Any, Any]]) -> bool:
+    """Returns whether the newest event of each cause is its end."""
+    newest = {(cause, target): after for cause, target, after in events}
+    return all(after == "gone" for after in newest.values())
+
+
 @pytest.mark.parametrize(
     "name",
     ["T1 dead", "own NIC down", "cables of a host swapped", "wrong key on a host", PAIRS[0].name],
@@ -44,6 +50,7 @@ def test_hosts_name_the_fault_and_nothing_else(lab: Lab, name: str) -> None:
 
 
 def test_a_dead_t1_is_one_event_when_it_begins_and_one_when_it_ends(lab: Lab) -> None:
+    wait_until("h0 has told the end of the faults before", lambda: all_gone(fault_events(lab, "h0", 0)))
     seen = len(mrcctl(lab, "h0", "events"))
     lab.fail("t1:0:1")
     wait_until("h0 tells of it", lambda: fault_events(lab, "h0", seen))
