@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the diagnosis at its limits: everything down, few hosts, other encapsulations, a million EVs, real interfaces."""
+"""Tests the diagnosis at its limits: all down, few hosts, other encapsulations, a million EVs, real interfaces."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from mrcd.health.diagnosis.causes import Kind
 from mrcd.net.link_state import LinkState, link_state
 from mrcd.tables.enums import EvState
 from tests.unit.test_diagnosis import Host, text
-
 
 # ---- everything is down ----
 

@@ -45,8 +45,6 @@ class OwnPlane:
 class Facts:
     """What a host knows at one moment. Peers are in the order of `names`; a column is an EV number.
 
-    Many attributes because each is a fact of its own, and the rules need them together.
-
     verdicts  (peers, EVs) Verdict              t1s       (peers, EVs) the T1 of an EV, or fabric.paths.NO_T1
     since_ns  (peers, EVs) start of the state of an EV, CLOCK_MONOTONIC; 0 if it is not known
     t0s       (peers,) the T0 of a peer         planes    (peers,) mask of the planes that the peer says are up
