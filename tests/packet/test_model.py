@@ -18,7 +18,7 @@ from tests.packet.model_packets import Packet, Situation, packets, situations
 from tests.packet.model_run import Comparison, modelled
 from tests.packet.rig import Bench, Hook
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.long]
 
 FEW = 5400  # packets
 BATCH = 30  # packets of one example, which share the tables
