@@ -63,7 +63,7 @@ static struct {
 } kept[SETS];
 static int set_now = -1;
 static struct sk_buff___kernel kernel_skb;
-static const __u64 keys[2][2] = { { 0x1111, 0x2222 }, { 0x3333, 0x4444 } };
+static __u64 keys[2][2];
 
 void *host_kernel_skb(void)
 {
@@ -202,8 +202,6 @@ static void fill(__u32 set)
 
 		auth->tx_id[0] = auth->rx_id[0] = 1;
 		auth->tx_id[1] = auth->rx_id[1] = 2;
-		memcpy(auth->tx_key, keys, sizeof(keys));
-		memcpy(auth->rx_key, keys, sizeof(keys));
 	}
 	host.now = START_NS;
 	for (i = 0; i < PEERS * EVS; i++) {
@@ -245,13 +243,27 @@ static void make_host(void)
 	}
 }
 
-/* Put the host into the state in which each input begins, under these conditions. */
-static void begin(const struct conditions *conditions)
+/* Derive the keys from the whole input (FNV-1a). libFuzzer learns the tag that a comparison expects, and writes it into
+ * the input; with other keys for each input, it cannot forge.
+ */
+static void make_keys(const __u8 *input, size_t length)
+{
+	__u64 hash = 0xcbf29ce484222325;
+
+	for (size_t i = 0; i < length; i++)
+		hash = (hash ^ input[i]) * 0x100000001b3;
+	for (__u32 i = 0; i < 4; i++)
+		keys[i / 2][i % 2] = hash + i;
+}
+
+/* Put the host into the state in which this input begins, under its conditions. */
+static void begin(const struct conditions *conditions, const __u8 *input, size_t length)
 {
 	struct mrc_node *self = (void *)mrc_node.host.memory;
 	__u32 i, set = conditions->host & WITH_SRH ? 1 : 0;
 
 	given = *conditions;
+	make_keys(input, length);
 	for (i = 0; i < map_count; i++)
 		maps[i]->pristine = kept[set].memory[i];
 	if (set_now != (int)set) {
@@ -284,6 +296,8 @@ static void begin(const struct conditions *conditions)
 	for (i = 0; i < PLANES; i++)
 		plane_at(i)->vlan = given.host & WITH_VLAN ? VLAN : 0;
 	for (i = 0; i < PEERS; i++) {
+		memcpy(auth_at(i)->tx_key, keys, sizeof(keys));
+		memcpy(auth_at(i)->rx_key, keys, sizeof(keys));
 		auth_at(i)->mode = given.host & AUTH_IS_REQUIRED ? MRC_AUTH_REQUIRED : MRC_AUTH_OFF;
 		peer_at(i)->plane_skew_ns = given.host & SACK_HIDING ? 4 * MS : 0;
 		if (given.more & 4) {

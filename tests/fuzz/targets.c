@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const __u8 *bytes, size_t length)
 	if (length < sizeof(conditions) || length > 4096)
 		return -1;
 	memcpy(&conditions, bytes, sizeof(conditions));
-	begin(&conditions);
+	begin(&conditions, bytes, length);
 	target->fuzz(bytes + sizeof(conditions), length - sizeof(conditions));
 	expire_timer();
 	return 0;
