@@ -11,22 +11,12 @@ import pytest
 
 from mrcd.bpf import libbpf
 from tests.packet.cluster import H1, H2, H5, Setup
-from tests.packet.model_run import COMPARED
 from tests.packet.piggyback import TrafficWithProbes
 from tests.packet.reports import now
 from tests.packet.rig import Bench
 from tests.packet.ticks import postpone, run_tick, with_deadlines
 from tests.packet.wires import Namespace, Tap, unmount
 from tests.packet.witness import alone, ifindex
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints how many runs of programs the model has predicted, by outcome."""
-    if COMPARED:
-        terminalreporter.section("compared with the model")
-        for outcome, count in sorted(COMPARED.items()):
-            terminalreporter.write_line(f"{count:9,} {outcome}")
-        terminalreporter.write_line(f"{COMPARED.total():9,} in all")
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,7 @@ from mrcd.net import hooks
 from mrcd.tables import abi, enums
 from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables, prefix_key
+from tests import workers
 from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
@@ -90,7 +91,8 @@ class Bench:
         self._bpffs = directory
         self._taps: dict[tuple[str, int], Tap] = {}
         self._stack: Sender | None = None
-        self.cpus = os.sched_getaffinity(0)
+        cpus = sorted(os.sched_getaffinity(0))
+        self.cpu = cpus[workers.own_number() % len(cpus)]
         with contextlib.ExitStack() as undo:
             self.namespace: Namespace = wired_to.namespace if wired_to else Namespace()
             if wired_to:
@@ -165,7 +167,7 @@ class Bench:
         self.events()
         self.dataplane.set_prefixes(write_tables.prefixes(self.plan))
         try:
-            os.sched_setaffinity(0, {min(self.cpus)})  # each CPU has a rotation of its own
+            os.sched_setaffinity(0, {self.cpu})  # each CPU has a rotation of its own
             with self.namespace.inside():
                 yield self
         finally:
