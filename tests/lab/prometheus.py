@@ -23,10 +23,18 @@ EVERY = "250ms"
 CONFIGURATION = """
 global: {{scrape_interval: {every}, evaluation_interval: {every}, scrape_timeout: {every}}}
 rule_files: ["{rules}/recording.yml", "{rules}/alerts.yml"]
+alerting: {{alertmanagers: [{{static_configs: [{{targets: {alertmanagers}}}]}}]}}
 scrape_configs:
   - job_name: mrcd
     static_configs: [{{targets: {targets}}}]
 """
+
+
+def free_address() -> str:
+    """Returns an address of this machine on which nothing listens."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{s.getsockname()[1]}"
 
 
 class Relay(ThreadingHTTPServer):
@@ -79,10 +87,15 @@ class _Relayed(BaseHTTPRequestHandler):
 
 
 class Prometheus:
-    """The server, scraping `hosts` of a lab four times a second, with mrcd's rules. Use as a context manager."""
+    """The server, scraping `hosts` of a lab four times a second, with mrcd's rules. Use as a context manager.
 
-    def __init__(self, lab: Lab, hosts: list[str], directory: Path) -> None:
-        self._directory = directory
+    `alertmanager` is an address that gets the alerts.
+    """
+
+    def __init__(
+        self, lab: Lab, hosts: list[str], directory: Path, rules: Path = RULES, alertmanager: str = ""
+    ) -> None:
+        self._directory, self._rules, self._alertmanager = directory, rules, alertmanager
         self._relays = {host: Relay(lab, host) for host in hosts}
 
     def instance(self, host: str) -> str:
@@ -90,14 +103,14 @@ class Prometheus:
         return self._relays[host].target
 
     def __enter__(self) -> "Prometheus":
-        with socket.socket() as s:  # a free port
-            s.bind(("127.0.0.1", 0))
-            self._url = f"http://127.0.0.1:{s.getsockname()[1]}"
+        self._url = f"http://{free_address()}"
         targets = json.dumps([relay.target for relay in self._relays.values()])
-        text = CONFIGURATION.format(every=EVERY, rules=RULES, targets=targets)
+        alertmanagers = json.dumps([self._alertmanager] if self._alertmanager else [])
+        text = CONFIGURATION.format(every=EVERY, rules=self._rules, targets=targets, alertmanagers=alertmanagers)
         (self._directory / "prometheus.yml").write_text(text)
         argv = ["prometheus", f"--config.file={self._directory}/prometheus.yml", "--log.level=warn"]
         argv += [f"--storage.tsdb.path={self._directory}/data", f"--web.listen-address={self._url[7:]}"]
+        argv += ["--rules.alert.resend-delay=1s"]
         with (self._directory / "log").open("w") as log:
             self._process = subprocess.Popen(argv, stdout=log, stderr=log)
         try:

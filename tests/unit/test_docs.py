@@ -245,6 +245,14 @@ def test_every_alert_is_listed() -> None:
     assert re.findall(r"^\| `(\w+)` \|[^|]+\| (\w+) \|", text, re.M)[-len(found) :] == found
 
 
+def test_alerts_that_a_fault_fires_in_a_test_are_listed() -> None:
+    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    listed = text.split("checks that these alerts arrive")[1].split("Only")[0]
+    tests = (ROOT / "tests/lab/test_alertmanager.py").read_text(encoding="utf-8")
+    fired = set(re.findall(r"[\"`](Mrc\w+) (?:critical|warning|info)\b", tests))
+    assert set(re.findall(r"`(Mrc\w+)`", listed)) == fired
+
+
 def test_versions_are_today() -> None:
     assert f"`/sys/fs/bpf/mrcd/abi{ABI_VERSION}`" in (ROOT / "docs/host-changes.md").read_text(encoding="utf-8")
     assert f"| 1 | `version` | {WIRE_VERSION}; " in (ROOT / "docs/wire-format.md").read_text(encoding="utf-8")
