@@ -1,44 +1,30 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs a real Alertmanager that notifies a web server of the test, and shortens the durations in mrcd's rules."""
+"""Runs a real Alertmanager, and a web server that it notifies."""
 
 import json
-import re
-import subprocess
+import shutil
 import threading
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 
-from tests.lab.conftest import wait_until
-from tests.lab.prometheus import RULES, free_address
+from labkit.monitoring.server import Server, free_address
 
 PROGRAM = "prometheus-alertmanager"
-FASTER = 150
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 # Each alert is a group of its own, so that every one is sent at once.
 _CONFIGURATION = """
-route: {{receiver: test, group_by: ["..."], group_wait: 0s, group_interval: 200ms, repeat_interval: 1h}}
+route: {{receiver: lab, group_by: ["..."], group_wait: 0s, group_interval: 200ms, repeat_interval: 1h}}
 receivers:
-  - name: test
+  - name: lab
     webhook_configs: [{{url: "http://{receiver}/", send_resolved: true}}]
 """
 
 
-def write_faster_rules(directory: Path, least_for_s: float, least_window_s: float) -> None:
-    """Writes the rules with `for` and ranges `FASTER` times shorter, but not shorter than the given times."""
-
-    def shortened(found: "re.Match[str]") -> str:
-        head, number, unit, tail = found.groups()
-        least_s = least_for_s if head.startswith("for") else least_window_s
-        return f"{head}{round(1000 * max(least_s, int(number) * _UNITS_S[unit] / FASTER))}ms{tail}"
-
-    for name in ("recording.yml", "alerts.yml"):
-        text = (RULES / name).read_text(encoding="utf-8")
-        text = re.sub(r"(for: )(\d+)([smhd])($)", shortened, text, flags=re.MULTILINE)
-        (directory / name).write_text(re.sub(r"(\[)(\d+)([smhd])(\])", shortened, text), encoding="utf-8")
+def is_installed() -> bool:
+    """Returns whether there is the program."""
+    return shutil.which(PROGRAM) is not None
 
 
 @dataclass(frozen=True)
@@ -49,9 +35,14 @@ class Notice:
     annotations: Mapping[str, str]
 
     @property
+    def summary(self) -> str:
+        """Returns the first line of the text."""
+        return self.annotations["summary"]
+
+    @property
     def text(self) -> str:
         """Returns summary and description."""
-        return f"{self.annotations['summary']}\n{self.annotations['description']}"
+        return f"{self.summary}\n{self.annotations['description']}"
 
 
 @dataclass
@@ -72,6 +63,11 @@ class Inbox:
                 elif key not in self.firing:
                     self.firing[key] = Notice(alert["labels"], alert["annotations"])
                     self.fired.append(self.firing[key])
+
+    def now(self) -> list[Notice]:
+        """Returns the notices of alerts that fire now."""
+        with self._lock:
+            return list(self.firing.values())
 
 
 class _Receiver(ThreadingHTTPServer):
@@ -95,11 +91,15 @@ class _Request(BaseHTTPRequestHandler):
 
 
 class Alertmanager:
-    """The server, and the web server that it notifies. Use as a context manager."""
+    """The server, and the web server that it notifies. Use as a context manager. Raises MachineError."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.address = free_address()
+        argv = [PROGRAM, f"--config.file={directory}/alertmanager.yml", "--log.level=warn"]
+        argv += [f"--storage.path={directory}/data", f"--web.listen-address={self.address}"]
+        argv += ["--cluster.listen-address="]  # there is only one
+        self._server = Server("Alertmanager", argv, self.address, directory / "log")
 
     @property
     def inbox(self) -> Inbox:
@@ -109,31 +109,17 @@ class Alertmanager:
     def __enter__(self) -> "Alertmanager":
         self._receiver = _Receiver()
         text = _CONFIGURATION.format(receiver=f"127.0.0.1:{self._receiver.server_address[1]}")
-        (self._directory / "alertmanager.yml").write_text(text)
-        argv = [PROGRAM, f"--config.file={self._directory}/alertmanager.yml", "--log.level=warn"]
-        argv += [f"--storage.path={self._directory}/data", f"--web.listen-address={self.address}"]
-        argv += ["--cluster.listen-address="]  # there is only one
-        with (self._directory / "log").open("w") as log:
-            self._process = subprocess.Popen(argv, stdout=log, stderr=log)
+        (self._directory / "alertmanager.yml").write_text(text, encoding="utf-8")
         try:
-            wait_until("Alertmanager is ready", self._is_ready, 20)
+            self._server.start()
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
 
-    def _is_ready(self) -> bool:
-        assert self._process.poll() is None, (self._directory / "log").read_text()
-        try:
-            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=1) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.terminate()
-        self._process.wait(10)
+        self._server.end()
         self._receiver.shutdown()
         self._receiver.server_close()
