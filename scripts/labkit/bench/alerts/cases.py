@@ -55,7 +55,7 @@ def _kill(*hosts: str) -> Change:
     return kill
 
 
-_START = both(heal, start_dead)
+_START = both(start_dead, heal)
 
 
 class _ForeignPackets:
