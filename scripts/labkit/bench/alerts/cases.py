@@ -6,15 +6,15 @@ Alerts are written as in labkit/monitoring/watched_lab.py, each with the command
 
 import os
 import signal
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from labkit.bench.alerts.activities import FlappingLink, ForeignPackets
 from labkit.bench.diagnosis import cases as diagnosis
 from labkit.bench.diagnosis.cases import HOSTS, Change, both, fail, heal, nics, start_dead
 from labkit.cluster.api import Lab
 
-LAB = {**diagnosis.LAB, "health": {"hold_down_max_ms": 2000}}
+LAB = {**diagnosis.LAB, "health": {"hold_down_max_ms": 6000}}
 """Flaps are forgotten sooner than by default, as the durations in the rules are shorter, too."""
 
 Alerts = Mapping[str, tuple[str, ...]]
@@ -58,29 +58,8 @@ def _kill(*hosts: str) -> Change:
 _START = both(start_dead, heal)
 
 
-class _ForeignPackets:
-    """Packets of an address that the cluster file gives to no host."""
-
-    ADDRESS = "198.51.100.1"
-
-    def __init__(self) -> None:
-        self._ping: subprocess.Popen[bytes] | None = None
-
-    def begin(self, lab: Lab) -> None:
-        """Gives h0 the address, and pings from it."""
-        lab.exec("h0", ["ip", "address", "add", f"{self.ADDRESS}/32", "dev", "lo"], check=True)
-        argv = ["ping", "-q", "-i0.05", f"-I{self.ADDRESS}", "10.99.0.3"]
-        self._ping = lab.popen("h0", argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def end(self, lab: Lab) -> None:
-        """Undoes it."""
-        if self._ping is not None:
-            self._ping.kill()
-            self._ping.wait()
-        lab.exec("h0", ["ip", "address", "del", f"{self.ADDRESS}/32", "dev", "lo"], check=True)
-
-
-_FOREIGN = _ForeignPackets()
+_FOREIGN = ForeignPackets()
+_FLAPPING = FlappingLink("link:2:0:1", HOSTS)
 _OF_DIAGNOSIS: Mapping[str, Alerts] = {
     "T1 dead": _fault("t1:1:2"),
     "T0 dead": _fault("t0:1:1"),
@@ -128,5 +107,13 @@ CASES = (
     Case(
         "packets of an unknown source", _FOREIGN.begin, _FOREIGN.end,
         {"MrcDrops warning instance=h0 reason=foreign_source": ("mrcctl doctor",)},
+    ),
+    Case(
+        "link fails and recovers, again and again", _FLAPPING.begin, _FLAPPING.end,
+        {"MrcEvsFlapping warning": ("mrcctl events", "mrcctl drain")},
+    ),
+    Case(
+        "a host's packets on a plane meet congestion", fail("nic:h0:1", ce=1.0, direction="up"), heal,
+        {"MrcPlaneImbalance warning instance=h0 plane=1": ("mrcctl paths --state SKIP",)},
     ),
 )  # fmt: skip
