@@ -77,12 +77,13 @@ def run_case(site: WatchedLab, case: Case, within_s: float = _WITHIN_S) -> Docum
 
 
 def wait_until_settled(site: WatchedLab, case: Case, within_s: float) -> float:
-    """Waits until the alerts of a case fire, and no other one is pending. Returns the seconds. Raises MachineError."""
+    """Waits until the alerts of a case fire, then until no other one is pending.
 
-    def is_settled() -> bool:
-        return case.alerts.keys() <= site.firing() and not site.pending()
-
-    return wait_for("the alerts fire, and no others are pending", is_settled, within_s)
+    Returns the seconds until they fired. Raises MachineError.
+    """
+    fired_s = wait_for("the alerts fire", lambda: case.alerts.keys() <= site.firing(), within_s)
+    wait_for("no other alerts are pending", lambda: not site.pending(), within_s)
+    return fired_s
 
 
 def wait_until_over(site: WatchedLab) -> float:
