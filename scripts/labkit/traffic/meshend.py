@@ -15,7 +15,6 @@ import time
 
 TICK_S = 0.01
 PAYLOAD = bytes(64)
-ECT = 2  # ECN-capable, so that the lab's faults can mark them
 
 
 def main() -> None:
@@ -25,10 +24,6 @@ def main() -> None:
     with socket.socket(family, socket.SOCK_DGRAM) as s:
         s.bind((address, port))
         s.setblocking(False)
-        if family == socket.AF_INET6:
-            s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, ECT)
-        else:
-            s.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, ECT)
         print("ready", flush=True)
         began, sent = time.monotonic(), 0
         while True:

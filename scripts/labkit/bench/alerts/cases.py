@@ -112,8 +112,4 @@ CASES = (
         "link fails and recovers, again and again", _FLAPPING.begin, _FLAPPING.end,
         {"MrcEvsFlapping warning": ("mrcctl events", "mrcctl drain")},
     ),
-    Case(
-        "a host's packets on a plane meet congestion", fail("nic:h0:1", ce=1.0, direction="up"), heal,
-        {"MrcPlaneImbalance warning instance=h0 plane=1": ("mrcctl paths --state SKIP",)},
-    ),
 )  # fmt: skip
