@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from mrcd.ctl.commands import measure
 from mrcd.ctl.documents import diagnosis
 from mrcd.ctl.documents.status import status_lines
 from mrcd.ctl.examine import command  # registers the checks
@@ -146,6 +147,32 @@ def test_doctor_shows_the_same(causes: list[Any] | None, outcome: str, evidence:
     assert (found.status, found.fix) == (outcome, fix)
     assert evidence in found.evidence
     assert check.function(replace(context, status=None)).status == "SKIP"
+
+
+@pytest.mark.parametrize(("causes", "code"), [([], 0), ([DENIED], 0), ([LOSS], 0), ([T1], 2), ([LOSS, T1], 2)])
+def test_doctor_ends_with_2_if_something_is_dead(
+    mrcctl: Mrcctl, monkeypatch: pytest.MonkeyPatch, causes: list[Any], code: int
+) -> None:
+    (check,) = (c for c in CHECKS if c.id == "paths.diagnosis")
+    found = check.function(Context(None, status={"diagnosis": causes}))  # type: ignore[arg-type]
+    document = {
+        "command": "doctor", "checks": [{"id": check.id, "status": found.status, "evidence": "", "fix": ""}],
+        "summary": {status: int(found.status == status) for status in ("PASS", "WARN", "FAIL", "SKIP")},
+    }  # fmt: skip
+    monkeypatch.setattr(measure, "_documents", lambda options, choose: None)
+    monkeypatch.setattr(command, "doctor", lambda run_dir, documents, down: document)
+    assert mrcctl("doctor").exit_code == code
+
+
+def test_a_dead_t0_comes_first_although_links_are_up_and_the_newest_event_is_another_evs_return() -> None:
+    planes = [{"plane": 0, "interface": "p0", "up": True, "usable_evs": 0, "evs": 18}]
+    healed = STATUS["last_event"] | {"from": "ASSUMED_BAD", "to": "GOOD", "reason": "healed"}
+    t0 = T1 | {"cause": "own_cable", "target": "nic:h0:0", "or_targets": ["t0:0:0"]}
+    lines = status_lines(status(t0, planes=planes, last_event=healed), colour=False)
+    assert lines[0] == "wrong now   own_cable nic:h0:0"
+    at = next(n for n, line in enumerate(lines) if line.startswith("PLANE"))
+    assert lines[at].split()[2:5] == ["LINK", "EVS", "USABLE"]
+    assert lines[at + 1].split()[:4] == ["0", "p0", "up", "0/18"]
 
 
 def test_only_known_severities_are_harmless() -> None:

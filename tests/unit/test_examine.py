@@ -267,6 +267,21 @@ def test_bad_evidence_from_the_paths(id: str, context: dict[str, Any], status: s
     assert bool(found.fix) == (status in ("WARN", "FAIL"))
 
 
+DETACHED = {"cause": "peer_detached", "target": "peer:h1", "severity": "warning", "do": "on h1: `mrcctl attach`"}
+
+
+@pytest.mark.parametrize("target", ["peer:h1", "host:h0"])
+def test_doctor_says_why_a_detached_peer_does_not_answer_and_sends_nobody_to_trace(target: str) -> None:
+    silent = [replace(a, small=(3, 0)) for a in ANSWERS]
+    known = replace(WELL, status={**STATUS, "host": "h0", "diagnosis": [DETACHED | {"target": target}]}, answers=silent)
+    found = outcome("paths.answer", known)
+    assert (found.status, found.fix) == ("WARN", DETACHED["do"])
+    assert f"2 EVs in use, because of peer_detached {target}" in found.evidence
+    found = outcome("paths.answer", replace(known, answers=[*silent, replace(silent[0], peer="h2")]))
+    assert found.status == ("WARN" if target == "host:h0" else "FAIL")
+    assert target == "host:h0" or (found.fix, "h1" in found.evidence) == ("mrcctl trace h2 --ev 0", False)
+
+
 @pytest.mark.parametrize(("hook", "device", "status"), [
     ("xdp + tcx", VOUCHES, "FAIL"), ("xdp + tcx", CUTS, "PASS"), ("tcx", VOUCHES, "PASS"),
     ("xdp + tcx", Device("i40e"), "FAIL"),  # it does not tell

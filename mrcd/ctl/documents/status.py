@@ -160,7 +160,9 @@ def _transition(doc: Document) -> str:
 def _planes(planes: Sequence[Document], colour: bool, width: int | None) -> list[str]:
     columns = [
         Column("PLANE", True),
-        *map(Column, ("INTERFACE", "LINK", "POP")),
+        *map(Column, ("INTERFACE", "LINK")),
+        Column("EVS USABLE", True),
+        Column("POP", rank=4),
         Column("GATEWAY", rank=1),
         Column("ADDRESS", rank=2),
         Column("SID", rank=3),
@@ -170,6 +172,7 @@ def _planes(planes: Sequence[Document], colour: bool, width: int | None) -> list
             text(p.get("plane")),
             text(p.get("interface")),
             "up" if p.get("up") else "down",
+            f"{text(p.get('usable_evs'))}/{text(p.get('evs'))}",
             text(p.get("hook")),
             text(p.get("gateway_mac")),
             text(p.get("address")),
