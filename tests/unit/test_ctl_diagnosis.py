@@ -14,7 +14,7 @@ from mrcd.ctl.documents import diagnosis
 from mrcd.ctl.documents.status import status_lines
 from mrcd.ctl.examine import command  # registers the checks
 from mrcd.ctl.examine.result import CHECKS, Context
-from tests.unit.canned_daemon import STATUS, Daemon
+from tests.unit.canned_daemon import EVENT, STATUS, Daemon
 
 Mrcctl = Callable[..., Result]
 T1 = {
@@ -166,7 +166,7 @@ def test_doctor_ends_with_2_if_something_is_dead(
 
 def test_a_dead_t0_comes_first_although_links_are_up_and_the_newest_event_is_another_evs_return() -> None:
     planes = [{"plane": 0, "interface": "p0", "up": True, "usable_evs": 0, "evs": 18}]
-    healed = STATUS["last_event"] | {"from": "ASSUMED_BAD", "to": "GOOD", "reason": "healed"}
+    healed = EVENT | {"from": "ASSUMED_BAD", "to": "GOOD", "reason": "healed"}
     t0 = T1 | {"cause": "own_cable", "target": "nic:h0:0", "or_targets": ["t0:0:0"]}
     lines = status_lines(status(t0, planes=planes, last_event=healed), colour=False)
     assert lines[0] == "wrong now   own_cable nic:h0:0"
