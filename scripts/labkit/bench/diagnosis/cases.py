@@ -12,6 +12,7 @@ from labkit.cluster import processes
 from labkit.cluster.api import Lab
 from labkit.faults import cables
 from mrcd.auth import secrets_file
+from mrcd.errors import MachineError
 
 LAB = {"hosts": 6, "hosts_per_t0": 2, "planes": 3, "t1": 3}
 HOSTS = tuple(f"h{i}" for i in range(LAB["hosts"]))
@@ -76,6 +77,28 @@ def _use_right_secret(lab: Lab) -> None:
     _restart(lab, "h2")
 
 
+def _other_file(before: str, after: str) -> Change:
+    """Has h2 reload a cluster file with other words; the other hosts keep theirs."""
+
+    def change(lab: Lab) -> None:
+        path = lab.state.cluster_file
+        right = path.read_text(encoding="utf-8")
+        if before not in right:
+            raise MachineError(f"{path} does not have {before!r}")
+        path.write_text(right.replace(before, after), encoding="utf-8")
+        try:
+            _right_file(lab)
+        finally:
+            path.write_text(right, encoding="utf-8")
+
+    return change
+
+
+def _right_file(lab: Lab) -> None:
+    """Has h2 reload the cluster file of all hosts."""
+    lab.exec("h2", ["mrcctl", "reload", "--force"], check=True)
+
+
 def _restart(lab: Lab, host: str) -> None:
     process = lab.state.daemon(host)
     if process is not None:
@@ -90,6 +113,7 @@ def _same(causes: str, target: str) -> tuple[Truth, ...]:
 _T1 = Case("T1 dead", _fail("t1:1:2"), _heal, _same("t1", "t1:1:2"))
 _LINK = Case("T0–T1 link dead", _fail("link:1:1:2"), _heal, _same("link", "link:1:1:2"))
 _OWN_NIC = truth("own_nic peer_nic", "nic:h0:1", HOSTS)
+_DIFFERS = (truth("config_differs", "host:h2", ["h2"]), truth("config_differs", "peer:h2", others("h2")))
 _DETACHED = (truth("detached", "host:h2", ["h2"], 1), truth("peer_detached", "peer:h2", others("h2"), 1))
 
 CASES = (
@@ -126,6 +150,10 @@ CASES = (
         "wrong key on a host", _use_other_secret, _use_right_secret,
         (truth("wrong_key", "host:h2", ["h2"]), truth("wrong_key", "peer:h2", others("h2"))),
     ),
+    Case(
+        "wrong file on a host: fewer EVs", _other_file("evs_per_peer = 9", "evs_per_peer = 6"), _right_file, _DIFFERS,
+    ),
+    Case("wrong file on a host: more T1s", _other_file("t1s = 3", "t1s = 4"), _right_file, _DIFFERS),
 )  # fmt: skip
 PAIRS = (
     Case(
