@@ -3,6 +3,7 @@
 
 from collections import Counter
 
+from mrcd.ctl.documents.diagnosis import named
 from mrcd.ctl.examine.result import Answers, Context, Document, Outcome, check, fail, passed, skip, some, warn
 
 _IN_USE = ("GOOD", "SKIP")
@@ -60,7 +61,7 @@ def diagnosis(c: Context) -> Outcome:
     faults = [f for f in found if f["severity"] != "ok"]
     if not faults:
         return passed("no fault is known" + (f"; denied: {some([f['target'] for f in found])}" if found else ""))
-    evidence = some([f"{f['cause']} {f['target']} ({f['sentence']})" for f in faults])
+    evidence = some([f"{named(f)} ({f['sentence']})" for f in faults])
     make = fail if any(f["severity"] == "critical" for f in faults) else warn
     return make(evidence, str(faults[0]["do"]))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from labkit.bench.diagnosis.judge import Truth, truth
 from labkit.cluster import processes
 from labkit.cluster.api import Lab
+from labkit.cluster.fabric import PortRef
 from labkit.faults import cables
 from mrcd.auth import secrets_file
 from mrcd.errors import MachineError
@@ -17,7 +18,6 @@ from mrcd.errors import MachineError
 LAB = {"hosts": 6, "hosts_per_t0": 2, "planes": 3, "t1": 3}
 HOSTS = tuple(f"h{i}" for i in range(LAB["hosts"]))
 QUICK_S, GREY_S = 5.0, 60.0
-SWAPPED = (1, 2)
 
 Change = Callable[[Lab], object]
 
@@ -110,6 +110,16 @@ def _same(causes: str, target: str) -> tuple[Truth, ...]:
     return (truth(causes, target, HOSTS),)
 
 
+def _swapped(name: str, *nics: str) -> Case:
+    """Returns the case that the cables of two NICs are swapped at their T0s."""
+    first, second = (PortRef(host, f"p{plane}") for _, host, plane in (nic.split(":") for nic in nics))
+    return Case(
+        name, lambda lab: cables.swap(lab.fabric, (first, second)),
+        lambda lab: cables.restore(lab.fabric, (first, second)),
+        tuple(truth("wrong_cable peer_nic", nic, HOSTS) for nic in nics),
+    )  # fmt: skip
+
+
 _T1 = Case("T1 dead", _fail("t1:1:2"), _heal, _same("t1", "t1:1:2"))
 _LINK = Case("T0–T1 link dead", _fail("link:1:1:2"), _heal, _same("link", "link:1:1:2"))
 _OWN_NIC = truth("own_nic peer_nic", "nic:h0:1", HOSTS)
@@ -133,11 +143,8 @@ CASES = (
         "peer's NIC without carrier", _fail("nic:h2:1", down=True), _heal,
         _same("own_cable peer_nic", "nic:h2:1"),
     ),
-    Case(
-        "cables of a host swapped", lambda lab: cables.swap(lab.fabric, "h0", SWAPPED),
-        lambda lab: cables.restore(lab.fabric, "h0", SWAPPED),
-        tuple(truth("wrong_cable peer_nic", f"nic:h0:{plane}", HOSTS) for plane in SWAPPED),
-    ),
+    _swapped("cables of a host swapped", "nic:h0:1", "nic:h0:2"),
+    _swapped("cables of two hosts swapped", "nic:h0:1", "nic:h2:1"),
     Case("peer detached", _mrcctl("h2", "detach"), _mrcctl("h2", "attach"), _DETACHED),
     Case(
         "peer dead", _fail(*_nics("h2")), _heal, (truth("peer_down", "peer:h2", others("h2")),), dead=("h2",),
