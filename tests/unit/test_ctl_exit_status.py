@@ -76,3 +76,15 @@ def test_trace_ends_with_1_if_the_peer_as_a_whole_is_named(mrcctl: Mrcctl, daemo
     for cause, code in ((DETACHED, 1), (DETACHED | {"target": "peer:h3"}, 0), (T1, 0)):
         diagnosed(daemon, cause)
         assert mrcctl("trace", "h2").exit_code == code, cause
+
+
+def test_probes_that_could_not_be_sent_are_one_error_and_no_table(
+    mrcctl: Mrcctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"ev": 6, "plane": 1, "t1": 2, "state": "GOOD", "carrier": "::", **Tally().document()}
+    found = {"peer": "h2", "size_bytes": 9101, "sent": 0, "received": 0, "loss_ratio": None}
+    found["evs"] = [row | {"ev": n, "send_error": "longer than the MTU of the NIC"} for n in range(16)]
+    monkeypatch.setattr("mrcd.ctl.packets.probe.run", lambda *given, **options: found)
+    result = mrcctl("probe", "h2", "--size", "9101")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("mrcctl: no probe was sent: longer than the MTU of the NIC\n  hint: ")

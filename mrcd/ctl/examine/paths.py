@@ -27,7 +27,8 @@ _MISMATCHES = {
 def running(c: Context) -> Outcome:
     """Checks that the daemon runs."""
     if c.status is None:
-        return fail(c.down or "mrcd does not answer", "systemctl start mrcd")
+        restart = "journalctl -u mrcd; systemctl restart mrcd"
+        return fail(c.down or "mrcd does not answer", restart if c.is_alive else "systemctl start mrcd")
     daemon = c.status["daemon"]
     if not daemon["running"]:
         return fail(
