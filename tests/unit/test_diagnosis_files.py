@@ -49,7 +49,7 @@ def test_the_host_with_another_file_than_all_others_names_itself() -> None:
     h = told(*range(1, 9))
     (c,) = h.causes()
     assert (c.kind, c.target, c.confidence, c.share.peers) == (Kind.CONFIG_DIFFERS, "host:h0", Confidence.CERTAIN, 8)
-    assert "give this host the file of the others" in c.do
+    assert "give h0 the file of the others" in c.do
 
 
 def test_evs_of_other_numbers_are_explained_and_other_faults_are_still_found() -> None:

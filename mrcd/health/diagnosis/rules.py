@@ -130,7 +130,7 @@ def _mismatch(facts: Facts) -> tuple[Kind, str] | None:
 _COMPARE = {
     Kind.WRONG_KEY: "`mrcctl keys status` on both; give {} the secret file of the others, then `mrcctl reload` there",
     Kind.CONFIG_DIFFERS: "`mrcctl config show` and `mrcctl version` on both; give {} the file of the others, then "
-    "`mrcctl reload --force` there",
+    "`mrcctl reload` there (`--force` if it refuses)",
 }
 
 
@@ -187,7 +187,7 @@ def _files(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
     others = int(np.unique(facts.files[differs], return_counts=True)[1].max())
     if others > alike:
         sentence = f"{others} of {told} peers say that they have another cluster file, the same one: {_AGREED} differ"
-        do = _COMPARE[kind].format("this host")
+        do = _COMPARE[kind].format(facts.host)
         yield Cause(kind, here, sentence, do, Confidence.CERTAIN, Share(0, 0, len(rows), told))
         return
     or_targets = (here,) * (others == alike)
