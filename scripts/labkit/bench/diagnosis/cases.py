@@ -111,12 +111,19 @@ def _same(causes: str, target: str) -> tuple[Truth, ...]:
 
 
 def _swapped(name: str, *nics: str) -> Case:
-    """Returns the case that the cables of two NICs are swapped at their T0s."""
+    """Returns the case that the cables of two NICs are swapped at their T0s.
+
+    Of two hosts neither can judge the other on that plane, where it gets nothing through itself.
+    """
     first, second = (PortRef(host, f"p{plane}") for _, host, plane in (nic.split(":") for nic in nics))
+    is_one_host = first.node == second.node
     return Case(
         name, lambda lab: cables.swap(lab.fabric, (first, second)),
         lambda lab: cables.restore(lab.fabric, (first, second)),
-        tuple(truth("wrong_cable peer_nic", nic, HOSTS) for nic in nics),
+        tuple(
+            truth("wrong_cable peer_nic", nic, HOSTS if is_one_host else others(other.node))
+            for nic, other in zip(nics, (second, first), strict=True)
+        ),
     )  # fmt: skip
 
 
