@@ -141,7 +141,8 @@ struct mrc_peer {
 	__u8 key_ids[4]; /* programs: keys that the peer accepts, by its newest probe; MRC_KEY_IDS of them */
 	__u32 refused; /* programs: packets that arrived with foreign inner addresses (source_check.h); a count */
 	__u64 plain_ns; /* programs: when the peer last sent by plain SRv6, by its newest probe, or was not heard */
-	__u32 reserved[4];
+	__u32 fingerprint; /* programs: of the peer's cluster file, from its newest probe; 0 = not told */
+	__u32 reserved[3];
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of the peer's packets */
 };
@@ -376,7 +377,8 @@ struct mrc_settings {
 	__u32 kernel_has; /* enum mrc_kernel_has; without a feature the programs use a slower way */
 	__u32 netns; /* inode number of the NICs' network namespace */
 	__u32 source_check; /* 1 = inner addresses must be those of their hosts (source_check.h) */
+	__u32 fingerprint; /* of the cluster file, for probes (mrcd/config/agreed.py); 16 bits, never 0 */
 };
-_Static_assert(sizeof(struct mrc_settings) == 128, "mrc_settings is 128 bytes");
+_Static_assert(sizeof(struct mrc_settings) == 132, "mrc_settings is 132 bytes");
 
 #endif

@@ -4,6 +4,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from mrcd.config.agreed import fingerprint
 from mrcd.fabric.topology import Plan
 from mrcd.tables import abi, enums
 
@@ -50,6 +51,7 @@ def settings(plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0) ->
         "kernel_has": kernel_has,
         "netns": netns,
         "source_check": plan.config.overlay.source_check == "strict",
+        "fingerprint": fingerprint(c),
     }.items():
         value[name] = number
     return value

@@ -117,7 +117,8 @@ PEER = np.dtype(
         ("key_ids", _u8, 4),
         ("refused", _u32),
         ("plain_ns", _u64),
-        ("reserved", _u32, 4),
+        ("fingerprint", _u32),
+        ("reserved", _u32, 3),
         ("address", _u8, (MAX_PLANES, 16)),
     ]
 )
@@ -279,6 +280,7 @@ SETTINGS = np.dtype(
         ("kernel_has", _u32),
         ("netns", _u32),
         ("source_check", _u32),
+        ("fingerprint", _u32),
     ]
 )
 PACE = np.dtype(

@@ -28,6 +28,7 @@ from mrcd.net import other_programs, rps
 from mrcd.net.drivers import Segmentation
 from mrcd.tables import histograms
 from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED
+from mrcd.tables.columns import ev_bits
 from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
@@ -62,7 +63,7 @@ class View:
         states = self._states(rows)
         node = self._tables.node
         push: Document = next((h for h in self.hooks if "plane" not in h), {})
-        planes, lost = self._planes(), pins_lost(self._pins)
+        planes, lost = self._planes(rows), pins_lost(self._pins)
         links = [] if lost else info.links(self._pins)
         detached = is_detached(node)
         return {
@@ -188,8 +189,19 @@ class View:
         evs = (e for p in self._plan.peers if p.host.id == row for e in p.some_evs([number]))
         return next(evs, None)
 
-    def _planes(self) -> list[Document]:
-        rows = []
+    def _evs_by_plane(self, rows: NDArray[np.int64]) -> list[Document]:
+        """Return the number of usable EVs and of all EVs of each plane."""
+        planes = len(self._plan.interfaces)
+        used = slice(0, planes * self._plan.config.cluster.evs_per_plane)
+        usable = ev_bits(self._tables.peers["usable"][rows])[:, used]
+        configured = self._tables.evs["configured"][rows][:, used] != 0
+        counts = ((usable & configured).sum(axis=0), configured.sum(axis=0))
+        by_plane = (c.reshape(planes, -1).sum(axis=1).tolist() for c in counts)
+        return [{"usable_evs": n, "evs": every} for n, every in zip(*by_plane, strict=True)]
+
+    def _planes(self, peers: NDArray[np.int64]) -> list[Document]:
+        """Return a document per plane; `peers` are the rows of all peers."""
+        rows, evs = [], self._evs_by_plane(peers)
         plane_mask, unsent = int(self._tables.node["plane_mask"]), self._tables.unsent_packets()
         hooks = {h["plane"]: h for h in self.hooks if "plane" in h}
         for i, interface in enumerate(self._plan.interfaces):
@@ -207,6 +219,7 @@ class View:
                     "bursts": self.cuts[i].where if i in self.cuts else None,
                     "bursts_reason": self.cuts[i].reason if i in self.cuts else None,
                     "up": bool(plane_mask & (1 << i)),
+                    **evs[i],
                     "unsent_packets": unsent[i],
                     "gateway_mac": mac.hex(":") if any(mac) else None,
                     "address": str(self._plan.addresses[i]),

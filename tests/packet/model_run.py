@@ -15,6 +15,7 @@ from mrcd.auth.keyring import Keyring
 from mrcd.auth.pair_keys import pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.bpf import libbpf
+from mrcd.config.agreed import fingerprint
 from mrcd.tables.enums import AuthMode, Drop
 from tests.packet import model
 from tests.packet.cluster import EVS, H0, H1, H2, H5
@@ -49,6 +50,7 @@ def modelled(bench: Bench, mode: AuthMode) -> Host:
         evs=EVS,
         inner_mtu=plan.inner_mtu,
         udp_port=plan.config.cluster.udp_port,
+        fingerprint=fingerprint(plan.config.cluster),
         is_strict=plan.config.overlay.source_check == "strict",
         mode=mode,
         peers={i: tuple(a.packed for a in plans[i].addresses) for i in ids},

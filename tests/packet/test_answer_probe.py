@@ -11,6 +11,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from mrcd.config.agreed import fingerprint
 from mrcd.fabric.wire import DIAGNOSTIC, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
 from mrcd.tables.enums import EvState
@@ -26,7 +27,8 @@ BALLAST = bytes(range(100, 100 + abi.BALLAST))
 
 def own(bench: Bench) -> dict[str, int]:
     """Returns the fields that every probe of this host has."""
-    return {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
+    told = {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
+    return told | {"fingerprint": fingerprint(bench.config.cluster)}
 
 
 def request(
@@ -213,8 +215,9 @@ def test_a_real_reply_leaves_by_the_nic_the_request_came_by(bench: Bench, vlan: 
 
 def test_port_status_is_learned_from_requests(bench: Bench) -> None:
     before = time.monotonic_ns()
-    answered(bench, request(bench, plane_mask=0b0101, status=abi.STATUS_DETACHED))
+    answered(bench, request(bench, plane_mask=0b0101, status=abi.STATUS_DETACHED, fingerprint=0xABCD))
     peer = bench.peer(H2)
+    assert peer["fingerprint"] == 0xABCD
     assert (peer["plane_mask"], peer["status"], peer["generation"]) == (0b0101, abi.STATUS_DETACHED, GENERATION)
     assert before <= peer["heard_ns"] <= time.monotonic_ns()
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 2}

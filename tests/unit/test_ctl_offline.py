@@ -211,3 +211,27 @@ def test_to_detach_where_mrcd_has_never_run(mrcctl: Callable[..., Result], monke
     result = mrcctl("detach", "--force")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "mrcd has not run on this host yet" in result.stderr
+
+
+@pytest.mark.usefixtures("pinned")
+@pytest.mark.parametrize(
+    ("command", "heading"),
+    [
+        ("paths", "STATE 40 s AGO"), ("paths --decode", "STATE 40 s AGO"), ("paths -i 0.1", "STATE 40 s AGO"),
+        ("top -i 0.1", "STATE 40 s AGO"), ("watch -c 1", "STATE 40 s AGO"),
+        ("status", "EVS USABLE 40 s AGO"), ("peers", "EVS USABLE 40 s AGO"), ("peers -i 0.1", "EVS USABLE 40 s AGO"),
+    ],
+)  # fmt: skip
+def test_the_heading_of_states_that_nothing_refreshes_says_their_age(
+    mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, command: str, heading: str
+) -> None:
+    monkeypatch.setitem(AGE, "s", 40.0)
+    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 40.0)  # type: ignore[arg-type]
+    shown = mrcctl(*command.split()).stdout
+    assert heading in shown
+    assert "STATES ARE 40 s OLD: without mrcd, EVs are probed only while there is traffic" in shown
+    monkeypatch.setitem(AGE, "s", 0.01)  # the timer packet runs the tick
+    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 0.01)  # type: ignore[arg-type]
+    shown = mrcctl(*command.split()).stdout
+    assert "AGO" not in shown
+    assert " OLD:" not in shown

@@ -79,6 +79,14 @@ def test_the_help_of_a_command(mrcctl: Callable[..., Result], args: list[str], s
     assert result.stdout.startswith(shown)
 
 
+@pytest.mark.parametrize("command", ["peers", "probe"])
+def test_the_help_says_why_the_round_trips_of_idle_paths_are_longer(
+    mrcctl: Callable[..., Result], command: str
+) -> None:
+    assert "of an idle path find" in (said := " ".join(mrcctl("help", command).stdout.split()))
+    assert "asleep" in said
+
+
 def test_the_words_are_those_of_the_code() -> None:
     assert list(glossary.STATES) == ["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN"]
     assert glossary.STATES.keys() == EvState.__members__.keys()

@@ -128,7 +128,7 @@ def test_a_cause_says_how_much_it_explains_and_since_when() -> None:
     assert (c.share.evs, c.share.of_evs, c.share.peers, c.share.of_peers) == (6, 6, 6, 6)  # not h1 and h2
     assert c.since_ns == h.now - 60 * S
     assert c.sentence == "Plane 1: T1 2 lets nothing through: 6 of 6 EVs through it have failed, to 6 of 6 peers"
-    assert c.do == "`mrcctl trace h3 --ev 6` confirms it"
+    assert c.do == "`mrcctl trace h3 --ev 6` tells which it is"
     document = c.document(h.now)
     assert (document["cause"], document["target"], document["since_s"]) == ("t1", "t1:1:2", 60)
     assert (document["severity"], document["confidence"]) == ("critical", "ambiguous")
@@ -260,7 +260,7 @@ def test_a_lossy_element(target: str) -> None:
     c = h.cause()
     assert (c.kind, c.target, c.kind.severity) == (Kind.LOSS, target, Severity.WARNING)
     assert "loses packets" in c.sentence
-    assert c.do.endswith("--count 500` confirms it")
+    assert c.do.endswith(f"--count 500` {'tells which it is' if c.or_targets else 'confirms it'}")
 
 
 def test_loss_is_concluded_only_from_evs_with_traffic() -> None:

@@ -45,6 +45,11 @@ def stale(age_s: float | None) -> str:
     return f"STATES ARE {duration(age_s)} OLD: without mrcd, EVs are probed only while there is traffic"
 
 
+def aged(heading: str, age_s: float | None) -> str:
+    """Return the heading of a column of states; with their age if nothing has refreshed them: STATE 40 s AGO."""
+    return f"{heading} {duration(age_s)} AGO" if stale(age_s) else heading
+
+
 def stale_lines(age_s: float | None, width: int | None) -> list[str]:
     """Return the warning as lines, with an empty line before it."""
     return ["", *fold(stale(age_s), width)] if stale(age_s) else []

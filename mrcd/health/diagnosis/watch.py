@@ -83,6 +83,6 @@ class CauseWatch:
 
 def _marks(tables: Tables, rows: NDArray[np.int64]) -> tuple[Any, ...]:
     """Returns what changes with every fact of a diagnosis, except for delays and the age of new EVs."""
-    peers = (tables.peers[name][rows].tobytes() for name in ("plane_mask", "status"))
+    peers = (tables.peers[name][rows].tobytes() for name in ("plane_mask", "status", "fingerprint"))
     node = (int(tables.node[name]) for name in ("plane_mask", "status"))
     return int(tables.transitions()["count"].sum()), *node, *peers, tables.watches["silent"][rows].tobytes()

@@ -130,4 +130,12 @@ def _next_step(facts: Facts, e: Element, nature: Nature) -> str:
     if facts.encapsulation == "ecmp":
         return f"`mrcctl probe {peer} --ev {ev}` confirms it"
     count = " --count 500" if nature is Nature.LOSSY else ""
-    return f"`mrcctl trace {peer} --ev {ev}{count}` confirms it"
+    use = "tells which it is" if _is_told_by_trace(facts, e) else "confirms it"
+    return f"`mrcctl trace {peer} --ev {ev}{count}` {use}"
+
+
+def _is_told_by_trace(facts: Facts, e: Element) -> bool:
+    """Returns whether loops by a second T1 of the plane tell a T1 from its links."""
+    t1s = facts.t1s[:, facts.columns(e.plane)]
+    has_other = bool(((t1s >= 0) & (t1s != e.t1)).any())
+    return e.place in (Place.T1, Place.LINK) and bool(e.or_targets) and has_other and facts.encapsulation == "usid"

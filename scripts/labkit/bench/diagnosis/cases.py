@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from labkit.bench.diagnosis.judge import Truth, truth
 from labkit.cluster import processes
 from labkit.cluster.api import Lab
+from labkit.cluster.fabric import PortRef
 from labkit.faults import cables
 from mrcd.auth import secrets_file
+from mrcd.errors import MachineError
 
 LAB = {"hosts": 6, "hosts_per_t0": 2, "planes": 3, "t1": 3}
 HOSTS = tuple(f"h{i}" for i in range(LAB["hosts"]))
 QUICK_S, GREY_S = 5.0, 60.0
-SWAPPED = (1, 2)
 
 Change = Callable[[Lab], object]
 
@@ -82,6 +83,28 @@ def _use_right_secret(lab: Lab) -> None:
     restart(lab, "h2")
 
 
+def _other_file(before: str, after: str) -> Change:
+    """Has h2 reload a cluster file with other words; the other hosts keep theirs."""
+
+    def change(lab: Lab) -> None:
+        path = lab.state.cluster_file
+        right = path.read_text(encoding="utf-8")
+        if before not in right:
+            raise MachineError(f"{path} does not have {before!r}")
+        path.write_text(right.replace(before, after), encoding="utf-8")
+        try:
+            _right_file(lab)
+        finally:
+            path.write_text(right, encoding="utf-8")
+
+    return change
+
+
+def _right_file(lab: Lab) -> None:
+    """Has h2 reload the cluster file of all hosts."""
+    lab.exec("h2", ["mrcctl", "reload", "--force"], check=True)
+
+
 def restart(lab: Lab, host: str) -> None:
     """Ends the mrcd of a host, and starts it again."""
     process = lab.state.daemon(host)
@@ -99,9 +122,27 @@ def _same(causes: str, target: str) -> tuple[Truth, ...]:
     return (truth(causes, target, HOSTS),)
 
 
+def _swapped(name: str, *nics: str) -> Case:
+    """Returns the case that the cables of two NICs are swapped at their T0s.
+
+    Of two hosts neither can judge the other on that plane, where it gets nothing through itself.
+    """
+    first, second = (PortRef(host, f"p{plane}") for _, host, plane in (nic.split(":") for nic in nics))
+    is_one_host = first.node == second.node
+    return Case(
+        name, lambda lab: cables.swap(lab.fabric, (first, second)),
+        lambda lab: cables.restore(lab.fabric, (first, second)),
+        tuple(
+            truth("wrong_cable peer_nic", nic, HOSTS if is_one_host else others(other.node))
+            for nic, other in zip(nics, (second, first), strict=True)
+        ),
+    )  # fmt: skip
+
+
 _T1 = Case("T1 dead", fail("t1:1:2"), heal, _same("t1", "t1:1:2"))
 _LINK = Case("T0–T1 link dead", fail("link:1:1:2"), heal, _same("link", "link:1:1:2"))
 _OWN_NIC = truth("own_nic peer_nic", "nic:h0:1", HOSTS)
+_DIFFERS = (truth("config_differs", "host:h2", ["h2"]), truth("config_differs", "peer:h2", others("h2")))
 _DETACHED = (truth("detached", "host:h2", ["h2"], 1), truth("peer_detached", "peer:h2", others("h2"), 1))
 
 CASES = (
@@ -121,11 +162,8 @@ CASES = (
         "peer's NIC without carrier", fail("nic:h2:1", down=True), heal,
         _same("own_cable peer_nic", "nic:h2:1"),
     ),
-    Case(
-        "cables of a host swapped", lambda lab: cables.swap(lab.fabric, "h0", SWAPPED),
-        lambda lab: cables.restore(lab.fabric, "h0", SWAPPED),
-        tuple(truth("wrong_cable peer_nic", f"nic:h0:{plane}", HOSTS) for plane in SWAPPED),
-    ),
+    _swapped("cables of a host swapped", "nic:h0:1", "nic:h0:2"),
+    _swapped("cables of two hosts swapped", "nic:h0:1", "nic:h2:1"),
     Case("peer detached", mrcctl("h2", "detach"), mrcctl("h2", "attach"), _DETACHED),
     Case(
         "peer dead", fail(*nics("h2")), heal, (truth("peer_down", "peer:h2", others("h2")),), dead=("h2",),
@@ -138,6 +176,10 @@ CASES = (
         "wrong key on a host", _use_other_secret, _use_right_secret,
         (truth("wrong_key", "host:h2", ["h2"]), truth("wrong_key", "peer:h2", others("h2"))),
     ),
+    Case(
+        "wrong file on a host: fewer EVs", _other_file("evs_per_peer = 9", "evs_per_peer = 6"), _right_file, _DIFFERS,
+    ),
+    Case("wrong file on a host: more T1s", _other_file("t1s = 3", "t1s = 4"), _right_file, _DIFFERS),
 )  # fmt: skip
 PAIRS = (
     Case(
