@@ -124,6 +124,7 @@ class Daemon:
         added = [row for row in self.peers if not tables.peers["configured"][row]]
         self.keyring.add(tables.auths, np.array(added, np.int64))  # first: packets of a new peer are refused until then
         write_tables.write_peers(tables, plan, dataplane.refresh, replaced_hosts)
+        write_tables.write_links(tables, plan)
         for n, _ in enumerate(dataplane.take_over(tables, replaced_hosts)):
             if n % AT_ONCE == 0:
                 await asyncio.sleep(0)

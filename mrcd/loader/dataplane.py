@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _NO_EV = 0xFFFFFFFF
 _PROGRAMS = (
     *("mrc_push", "mrc_probe", "mrc_timer", "mrc_pop", "mrc_pop_xdp", "mrc_unsent"),
-    *("mrc_sweep", "mrc_set_states", "mrc_tick"),
+    *("mrc_sweep", "mrc_set_states", "mrc_tick", "mrc_probe_links"),
 )
 
 
@@ -281,7 +281,7 @@ class Dataplane(Links):
 
     def _settings(self, size: int, peers: int) -> bytes:
         netns = Path("/proc/thread-self/ns/net").stat().st_ino
-        value = settings(self.plan, features.kernel_has(), peers, netns).tobytes()
+        value = settings(self.plan, features.kernel_has(), peers, netns, secrets.token_bytes(16)).tobytes()
         if len(value) != size:
             raise MachineError(
                 f"the object's settings have {size} bytes, this mrcd needs {len(value)}",
@@ -319,6 +319,11 @@ class Dataplane(Links):
     def tick(self) -> float:
         """Runs the tick, which serves the due deadlines of all peers. Returns the seconds until the next tick."""
         return libbpf.run_program(self._programs["mrc_tick"], self._DUMMY_PACKET)[0] / 1e6
+
+    def probe_links(self, first: int, count: int) -> int:
+        """Sends a probe on each of `count` links from `first` on, if one is due. Returns the number of probes sent."""
+        context = _context(0, first, count)
+        return libbpf.run_program(self._programs["mrc_probe_links"], self._DUMMY_PACKET, ctx=context)[0]
 
     def set_state(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: Iterable[EvState]) -> bool:
         """Changes the state of an EV and reports an event, if its state is one of `leave`. Returns whether it was."""
