@@ -26,12 +26,14 @@ from mrcd.daemon.pin_keeper import keep_pins
 from mrcd.daemon.plane_mask import PlaneMask
 from mrcd.denials import file
 from mrcd.denials.control import DenialControl
+from mrcd.errors import MrcdError
 from mrcd.fabric.topology import Peer, Plan
 from mrcd.health import event_file
 from mrcd.health.diagnosis import watch
 from mrcd.health.diagnosis.watch import CauseWatch
 from mrcd.health.event_file import EventFile
 from mrcd.health.events import EventLog
+from mrcd.health.links.watch import LinkWatch
 from mrcd.health.monitor import Monitor
 from mrcd.loader.dataplane import Dataplane
 from mrcd.net import hooks, routes
@@ -60,6 +62,7 @@ class Daemon:
         state = file.directory(run_dir, state_dir)
         self.events = EventLog(EventFile(state / event_file.FILE))
         self.faults = CauseWatch(self.events)
+        self.links = LinkWatch(self.events)
         self.denials = DenialControl(state / file.FILE, self.events)
         self.started = time.monotonic()
         self.dataplane = Dataplane(plan, bpffs)
@@ -131,7 +134,8 @@ class Daemon:
         self._follow_keys(anew=True)
         dataplane.set_prefixes(write_tables.prefixes(plan))
         self.view = documents.View(tables, plan, self.programs.hooks, dataplane.pins)
-        self.view.memory = self.faults.memory
+        self.view.memory, self.view.link_watch = self.faults.memory, self.links
+        self.links.follow(plan)
         monitor = Monitor(plan, tables, dataplane, self.events, self._routes.mark)
         if self._monitoring:
             monitor.follow(self.monitor, replaced_hosts)
@@ -297,6 +301,19 @@ class Daemon:
                 self._warn(f"the diagnosis failed: {type(e).__name__}: {e}; mrcd continues")
             await asyncio.sleep(watch.INTERVAL_S)
 
+    # ---- links ----
+
+    async def _watch_links(self) -> None:
+        while True:
+            begun = time.monotonic()
+            if self._adopted.is_set() and not self.detached:
+                try:
+                    self.links.probe(self.dataplane.probe_links)
+                    self.links.check(self.tables, begun)
+                except MrcdError as e:
+                    self._warn(f"links are not probed: {e}")
+            await asyncio.sleep(max(0.0, begun + self.links.pace.interval_s - time.monotonic()))
+
     # ---- work ----
 
     async def run(self) -> None:
@@ -306,6 +323,7 @@ class Daemon:
             group.create_task(self._watch_paths())
             group.create_task(self._watch_keys())
             group.create_task(self._watch_faults())
+            group.create_task(self._watch_links())
             group.create_task(self.denials.run())
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running),

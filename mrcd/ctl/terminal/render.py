@@ -25,6 +25,10 @@ _COLOURS = {
     "up": _GREEN,
     "down": _RED,
     "unreachable": _RED,
+    "ok": _GREEN,
+    "lossy": _YELLOW,
+    "dead": _RED,
+    "unknown": _FAINT,
 }
 NOTHING = "-"
 
