@@ -20,13 +20,13 @@ from mrcd.auth.secrets_file import Secret
 from mrcd.bpf import libbpf
 from mrcd.daemon import write_tables
 from mrcd.daemon.attached_programs import AttachedPrograms
+from mrcd.daemon.link_prober import probe_links
 from mrcd.daemon.netlink_watch import NetlinkWatch
 from mrcd.daemon.peer_routes import AT_ONCE, PeerRoutes
 from mrcd.daemon.pin_keeper import keep_pins
 from mrcd.daemon.plane_mask import PlaneMask
 from mrcd.denials import file
 from mrcd.denials.control import DenialControl
-from mrcd.errors import MrcdError
 from mrcd.fabric.topology import Peer, Plan
 from mrcd.health import event_file
 from mrcd.health.diagnosis import watch
@@ -301,19 +301,6 @@ class Daemon:
                 self._warn(f"the diagnosis failed: {type(e).__name__}: {e}; mrcd continues")
             await asyncio.sleep(watch.INTERVAL_S)
 
-    # ---- links ----
-
-    async def _watch_links(self) -> None:
-        while True:
-            begun = time.monotonic()
-            if self._adopted.is_set() and not self.detached:
-                try:
-                    self.links.probe(self.dataplane.probe_links)
-                    self.links.check(self.tables, begun)
-                except MrcdError as e:
-                    self._warn(f"links are not probed: {e}")
-            await asyncio.sleep(max(0.0, begun + self.links.pace.interval_s - time.monotonic()))
-
     # ---- work ----
 
     async def run(self) -> None:
@@ -323,7 +310,7 @@ class Daemon:
             group.create_task(self._watch_paths())
             group.create_task(self._watch_keys())
             group.create_task(self._watch_faults())
-            group.create_task(self._watch_links())
+            group.create_task(probe_links(self.links, self._in_force, self._warn))
             group.create_task(self.denials.run())
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running),
@@ -337,6 +324,9 @@ class Daemon:
             await self._watch.follow(lambda: self.nics, self._reconcile_links, self._write_changed_routes)
         finally:
             watching.cancel()
+
+    def _in_force(self) -> tuple[Dataplane, Tables] | None:
+        return (self.dataplane, self.tables) if self._adopted.is_set() and not self.detached else None
 
     async def _watch_paths(self) -> None:
         """Run the monitor, and a new one after each adopted plan."""
