@@ -8,7 +8,7 @@
 #ifndef MRC_LINK_PROBE_H
 #define MRC_LINK_PROBE_H
 
-#include "sweep.h"
+#include "send_probe.h"
 
 #define LINK_GAP_NS 80000000ULL /* least time between two probes of a link: less than LINK_PROBES_S of the daemon */
 #define LINK_AGE_MAX_NS 1000000000ULL /* a probe that took longer is lost */
