@@ -45,11 +45,14 @@ class OwnPlane:
 class Facts:
     """What a host knows at one moment. Peers are in the order of `names`; a column is an EV number.
 
+    Many attributes because a diagnosis weighs all that the host knows.
+
     verdicts  (peers, EVs) Verdict              t1s       (peers, EVs) the T1 of an EV, or fabric.paths.NO_T1
     since_ns  (peers, EVs) start of the state of an EV, CLOCK_MONOTONIC; 0 if it is not known
     t0s       (peers,) the T0 of a peer         planes    (peers,) mask of the planes that the peer says are up
     is_silent, is_detached  (peers,) of peers that answer nothing, or that say that they are detached
     heard_ns  (peers,) when a peer was heard last; 0: never
+    links     (1 + T1s, planes) abi.LINK: what link probes counted (bpf/link_probe.h); None if there are none
     refused   reason → packets that this host has dropped lately because hosts disagree (refusals.py)
     """
 
@@ -68,6 +71,7 @@ class Facts:
     t1s: Ints
     since_ns: Ints
     refused: Mapping[Drop, int] = field(default_factory=dict)
+    links: NDArray[np.void] | None = None
 
     @property
     def width(self) -> int:
