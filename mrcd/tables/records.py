@@ -13,14 +13,14 @@ from mrcd.tables.enums import AuthMode, EvState, Reason
 _MOMENTS = {
     *("state_since_ns", "probe_after_ns", "probe_ns", "last_tx_ns", "arrived_ns", "lag_ns", "loss_ns"),
     *("pending_losses_ns", "heard_ns", "requested_ns", "sent_ns", "min_delay_ns", "icmp_ns", "ticked_ns"),
-    *("due_ns", "swept_ns", "packet_due_ns", "active_ns", "refilled_ns", "began_ns", "now_ns", "tx_ns", "rx_ns"),
+    *("due_ns", "swept_ns", "packet_due_ns", "active_ns", "refilled_ns", "began_ns", "now_ns"),
 }
 _DURATIONS = {"rtt_ns", "rtt_var_ns", "wait_ns"}
 _ADDRESSES = {"dst", "address", "sid"}
 _MACS = {"smac", "dmac"}
 _PLANES = {"plane_mask", "usable_planes", "linked"}
 _EVS = {"usable", "deadlines"}
-_KEYS = {"tx_key", "rx_key", "link_key"}  # secret
+_KEYS = {"tx_key", "rx_key"}  # secret
 _STATUS = {
     STATUS_DETACHED: "detached",
     STATUS_PLAIN: "sends plain SRv6",
