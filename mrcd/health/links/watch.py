@@ -83,7 +83,7 @@ class LinkWatch:
         self._carriers, self.verdicts, self._next_t1 = found, None, 0
         self._samples: deque[tuple[int, Counts]] = deque()
         zeros = np.zeros((1 + c.t1s, c.planes), np.int64)
-        self._begin, self._told = Counts(zeros, zeros), zeros + State.OK
+        self._begin, self._received, self._told = Counts(zeros, zeros), zeros, zeros + State.OK
         self._loss_at, self._loss = zeros, np.zeros(zeros.shape)  # when links last lost a probe, and how much
 
     def probe(self, send: Callable[[int, int], int]) -> None:
@@ -109,10 +109,11 @@ class LinkWatch:
     def update(self, m: Moment) -> None:
         """Takes what the table says at a moment."""
         previous = self._samples[-1][1] if self._samples else m.counts
-        if (m.counts.judged < previous.judged).any():  # the tables are new
+        if (m.received < self._received).any():  # the tables are new
             self._carriers = []
             self.follow(self._plan)
             previous = m.counts
+        self._received = m.received
         before = self.verdicts or Verdicts(np.zeros(m.counts.lost.shape, np.int8), np.zeros_like(m.rx_ns), m.counts)
         has_lost = m.counts.lost > previous.lost
         self._loss_at = np.where(has_lost, m.counts.judged, self._loss_at)
@@ -147,7 +148,7 @@ class LinkWatch:
         return Counts(*window), longer
 
     def _since(self, now: Counts, then: Counts) -> Counts:
-        judged = now.judged - np.maximum(then.judged, self._begin.judged)
+        judged = np.maximum(now.judged - np.maximum(then.judged, self._begin.judged), 0)
         lost = np.maximum(now.lost - np.maximum(then.lost, self._begin.lost), 0)
         return Counts(judged, np.minimum(lost, judged))
 
