@@ -117,7 +117,7 @@ static long probe_link(__u64 i, void *context)
 	return 0;
 }
 
-/* Count a link probe that has come home. Its MRC header is at offset `at`. A global function, so that the verifier
+/* Count a link probe that has come back. Its MRC header is at offset `at`. A global function, so that the verifier
  * checks it once.
  */
 __noinline int pop_link_probe(struct __sk_buff *skb, __u32 at, __u32 plane)

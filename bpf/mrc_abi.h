@@ -283,8 +283,8 @@ struct mrc_link {
 	__u8 reserved[2];
 	__u32 unanswered; /* programs: probes sent since the newest arrival */
 	__u64 sent; /* programs: probes, a count */
-	__u64 received; /* programs: of these, probes that came home */
-	__u64 lost; /* programs: of those before the newest, probes that had not come home when the newest was sent */
+	__u64 received; /* programs: of these, probes that came back */
+	__u64 lost; /* programs: of those before the newest, probes that had not come back when the newest was sent */
 	__u64 tx_ns; /* programs: time of the newest probe */
 	__u64 rx_ns; /* programs: time of the newest arrival */
 	__u32 rtt_ns; /* programs: smoothed, 1/8 per arrival */

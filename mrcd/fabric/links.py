@@ -23,7 +23,7 @@ class Link:
     number: int  # index in the table
     plane: int
     t1: int | None
-    carrier: IPv6Address  # of the probes, which come home from the far end of the link
+    carrier: IPv6Address  # of the probes, which come back from the far end of the link
 
 
 def table_size(t1s: int) -> int:

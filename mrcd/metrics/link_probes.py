@@ -18,8 +18,8 @@ _BAD = (State.LOSSY.text, State.DEAD.text)
 def families(documents: list[dict[str, Any]]) -> Iterator[Metric]:
     """Yield the metrics of the documents of GET /v1/links."""
     labels = ["plane", "end"]
-    judged = CounterMetricFamily("mrc_link_probe_judged", "Link probes sent, and home or lost since.", labels=labels)
-    lost = CounterMetricFamily("mrc_link_probe_lost", "Of these, link probes that did not come home.", labels=labels)
+    judged = CounterMetricFamily("mrc_link_probe_judged", "Link probes sent, and back or lost since.", labels=labels)
+    lost = CounterMetricFamily("mrc_link_probe_lost", "Of these, link probes that did not come back.", labels=labels)
     probes, losses = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for d in documents:
         key = str(d["plane"]), "t0" if d["t1"] is None else "t1"

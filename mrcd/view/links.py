@@ -63,7 +63,7 @@ def documents(tables: Tables, plan: Plan, verdicts: Verdicts | None) -> list[Doc
                 "probes": int(ever.counts.judged[at]),
                 "lost_probes": int(ever.counts.lost[at]),
                 "loss_ratio": float(always[at]),
-                "last_home_s": (now - heard) / _NS if heard else None,
+                "last_rx_s": (now - heard) / _NS if heard else None,
                 "rtt_ns": int(records["rtt_ns"][at]) if heard else None,
                 "carrier": str(link.carrier),
             }

@@ -92,7 +92,7 @@ long host_read_kernel(void *to, __u32 length, const void *from)
 	return 0;
 }
 
-/* Return the link probes that have come home so far. */
+/* Return the link probes that have come back so far. */
 static __u64 links_received(void)
 {
 	__u64 sum = 0;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests link probes: the packets that mrc_probe_links sends, and what mrc_pop counts when they come home."""
+"""Tests link probes: the packets that mrc_probe_links sends, and what mrc_pop counts when they come back."""
 
 import subprocess
 import time
@@ -49,7 +49,7 @@ def seen(wires: list[Tap]) -> dict[int, Packet]:
     return found
 
 
-def home(bench: Bench, frame: Packet, plane: int = PLANE) -> Packet:
+def returned(bench: Bench, frame: Packet, plane: int = PLANE) -> Packet:
     """Returns a probe as the last switch sends it back to this host."""
     back = frame.copy()
     back[Ether].src, back[Ether].dst = wire_mac(plane), nic_mac(plane)
@@ -90,14 +90,15 @@ def test_no_link_is_probed_where_carriers_do_not_name_the_switches(bench: Bench,
     assert seen(wires) == {}
 
 
+@pytest.mark.clock
 @both_hooks
 @pytest.mark.parametrize("number", [NIC_LINK, T1_LINK])
-def test_a_probe_that_comes_home_is_counted_on_its_link_alone(
+def test_a_probe_that_comes_back_is_counted_on_its_link_alone(
     bench: Bench, wires: list[Tap], hook: Hook, number: int
 ) -> None:
     others, peers = bench.tables.links.copy(), bench.counted()
     for n in range(1, 4):
-        back = home(bench, sent(bench, wires, number))
+        back = returned(bench, sent(bench, wires, number))
         assert bench.pop(hook, back, PLANE)[0] == "drop"  # consumed
         assert counts(bench, number) == (n, n, 0, 0)
     row = bench.tables.links[number]
@@ -109,23 +110,23 @@ def test_a_probe_that_comes_home_is_counted_on_its_link_alone(
     assert others.tobytes() == bench.tables.links.tobytes()
 
 
-def test_a_probe_is_lost_when_the_next_one_leaves_before_it_is_home(bench: Bench, wires: list[Tap]) -> None:
+def test_a_probe_is_lost_when_the_next_one_leaves_before_it_is_back(bench: Bench, wires: list[Tap]) -> None:
     first = sent(bench, wires)
     assert counts(bench, T1_LINK) == (1, 0, 0, 1)
     sent(bench, wires)
     assert counts(bench, T1_LINK) == (2, 0, 1, 2)
-    late = home(bench, first)
+    late = returned(bench, first)
     bench.pop("tc", late, PLANE)
     last = sent(bench, wires)  # the first one was only late
     assert counts(bench, T1_LINK) == (3, 1, 1, 1)
-    bench.pop("tc", home(bench, last), PLANE)
+    bench.pop("tc", returned(bench, last), PLANE)
     sent(bench, wires)
     assert counts(bench, T1_LINK) == (4, 2, 1, 1)
 
 
 @both_hooks
 def test_a_forged_probe_counts_nothing(bench: Bench, wires: list[Tap], hook: Hook) -> None:
-    frame = bytes(home(bench, sent(bench, wires)))
+    frame = bytes(returned(bench, sent(bench, wires)))
     before = bench.tables.links.tobytes(), bench.tables.replays.tobytes()
     for at in range(MRC_AT + 8, MRC_AT + 32 + 32):  # from the number on to the end of the probe, with the tag
         if at in range(MRC_AT + 14, MRC_AT + 16):
@@ -143,17 +144,17 @@ def test_a_forged_probe_counts_nothing(bench: Bench, wires: list[Tap], hook: Hoo
 def test_a_probe_of_another_link_or_plane_counts_nothing(bench: Bench, wires: list[Tap], hook: Hook) -> None:
     frame = sent(bench, wires)
     before = bench.tables.links.tobytes()
-    other, unknown = home(bench, frame), home(bench, frame)
+    other, unknown = returned(bench, frame), returned(bench, frame)
     other[MRC].ev, unknown[MRC].ev = NIC_LINK, 0xFFFF
     for forged in (other, unknown):
         assert bench.pop(hook, forged, PLANE)[0] == "drop"
-    assert bench.pop(hook, home(bench, frame, 0), 0)[0] == "drop"
+    assert bench.pop(hook, returned(bench, frame, 0), 0)[0] == "drop"
     assert bench.drops() == {"bad_tag": 1, "bad_ev": 1, "wrong_plane": 1}
     assert bench.tables.links.tobytes() == before
 
 
 def test_a_recorded_probe_counts_once(bench: Bench, wires: list[Tap]) -> None:
-    recorded = [home(bench, sent(bench, wires)) for _ in range(3)]
+    recorded = [returned(bench, sent(bench, wires)) for _ in range(3)]
     for n in (0, 2, 1):
         bench.pop("tc", recorded[n], PLANE)
     assert counts(bench, T1_LINK)[:2] == (3, 3)
@@ -163,8 +164,8 @@ def test_a_recorded_probe_counts_once(bench: Bench, wires: list[Tap]) -> None:
     assert bench.drops() == {"replayed": 3}
 
 
-def test_a_probe_that_comes_home_after_a_second_counts_as_lost(bench: Bench, wires: list[Tap]) -> None:
-    frame = home(bench, sent(bench, wires))
+def test_a_probe_that_comes_back_after_a_second_counts_as_lost(bench: Bench, wires: list[Tap]) -> None:
+    frame = returned(bench, sent(bench, wires))
     monotonic_ns = frame[MRC].tx_ns
     while time.monotonic_ns() < monotonic_ns + 1000 * MS:
         pass
@@ -173,6 +174,7 @@ def test_a_probe_that_comes_home_after_a_second_counts_as_lost(bench: Bench, wir
     assert bench.drops() == {}
 
 
+@pytest.mark.clock
 def test_a_link_is_probed_once_in_80_ms_at_most(bench: Bench, wires: list[Tap]) -> None:
     assert probe(bench) == PLANES * (1 + SLOTS)
     assert bench.dataplane.probe_links(0, ALL) == 0
@@ -223,7 +225,7 @@ def test_probes_that_a_queue_of_this_host_drops_are_not_sent(bench: Bench, wires
 
 
 def test_a_probe_request_of_a_peer_is_no_link_probe(bench: Bench, wires: list[Tap]) -> None:
-    frame = home(bench, sent(bench, wires))
+    frame = returned(bench, sent(bench, wires))
     before = bench.tables.links.tobytes()
     frame[MRC].sender = H2
     bench.pop("tc", frame, PLANE)
@@ -231,7 +233,7 @@ def test_a_probe_request_of_a_peer_is_no_link_probe(bench: Bench, wires: list[Ta
 
 
 def test_the_key_is_another_one_after_each_load(bench: Bench, wires: list[Tap], tmp_path: Any) -> None:
-    frame = bytes(home(bench, sent(bench, wires)))
+    frame = bytes(returned(bench, sent(bench, wires)))
     other = Bench(tmp_path / "bpf", Setup())
     try:
         with other.fresh():

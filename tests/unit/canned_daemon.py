@@ -80,7 +80,7 @@ LINK = {
     "probes": 1_234_567,
     "lost_probes": 67,
     "loss_ratio": 0.0000543,
-    "last_home_s": 0.05,
+    "last_rx_s": 0.05,
     "rtt_ns": 31_200,
     "carrier": "5f00:0:4800:8802:4800:c400::",
 }

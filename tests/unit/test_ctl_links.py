@@ -67,8 +67,8 @@ def test_the_interval_counts_what_was_probed_meanwhile(mrcctl: Callable[..., Res
 def test_notes_say_what_cannot_be_told() -> None:
     text = "\n".join(link_lines({"links": [LINK | {"state": "dead"}]}, colour=False))
     assert "may be the T1" in text
-    text = "\n".join(link_lines({"links": [LINK | {"state": "unknown", "last_home_s": None}]}, colour=False))
-    assert "no link probe has come home" in text
+    text = "\n".join(link_lines({"links": [LINK | {"state": "unknown", "last_rx_s": None}]}, colour=False))
+    assert "no link probe has come back" in text
     assert "srh or ecmp" in link_lines({"links": []}, colour=False)[0]
 
 
@@ -85,7 +85,7 @@ def test_an_event_names_the_link() -> None:
 
 
 class Links(Host):
-    """h0 of nine hosts, whose link probes all came home."""
+    """h0 of nine hosts, whose link probes all came back."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ TWO_T0S = text(t0s=2)
 
 
 def with_links(file: str = "") -> Host:
-    """Returns a host whose link probes all came home a moment ago."""
+    """Returns a host whose link probes all came back a moment ago."""
     h = Host(file)
     write_tables.write_links(h.shown, h.plan)
     h.links["sent"] = h.links["received"] = 1000
@@ -21,7 +21,7 @@ def with_links(file: str = "") -> Host:
 
 
 def lose(h: Host, plane: int, *t1s: int | None, ago_s: float = 60) -> Host:
-    """Lets no probe of these links come home any more."""
+    """Lets no probe of these links come back any more."""
     for t1 in t1s:
         h.links["rx_ns"][number(plane, t1)] = h.now - int(ago_s * S)
         h.links["unanswered"][number(plane, t1)] = 600
@@ -69,13 +69,13 @@ def test_a_far_t0_is_told_from_this_hosts_own_where_the_t1s_send_probes_back() -
 
 
 @pytest.mark.parametrize("ago_s", [0.2, 61])
-def test_probes_that_came_home_before_the_failure_tell_nothing(ago_s: float) -> None:
+def test_probes_that_came_back_before_the_failure_tell_nothing(ago_s: float) -> None:
     h = with_links(TWO_T0S).set("link:1:1:2", ago_s=min(60, ago_s))
     h.links["rx_ns"] = h.now - int((ago_s if ago_s > 1 else 0) * S)
     assert named(h) == ("t1:1:2", ["link:1:0:2", "link:1:1:2"])
 
 
-def test_no_link_is_judged_where_no_probe_ever_came_home() -> None:
+def test_no_link_is_judged_where_no_probe_ever_came_back() -> None:
     h = with_links(TWO_T0S).set("link:1:1:2")
     h.links["rx_ns"], h.links["unanswered"] = 0, 600
     assert named(h) == ("t1:1:2", ["link:1:0:2", "link:1:1:2"])

@@ -126,13 +126,13 @@ class Fabric:
         r, linked = self.records, (self.mask >> np.arange(PLANES) & 1 != 0) & np.ones(self.loss.shape, bool)
         passed = 1 - self.loss
         passed[1:] *= passed[0]
-        home = linked & (self.chance.random(passed.shape) < passed)
+        back = linked & (self.chance.random(passed.shape) < passed)
         r["lost"] = np.where(linked, r["sent"] - r["received"], r["lost"])
         r["sent"] += linked
         r["tx_ns"][linked] = self.now
         r["unanswered"] += linked
-        r["received"] += home
-        r["rx_ns"][home], r["unanswered"][home] = self.now, 0
+        r["received"] += back
+        r["rx_ns"][back], r["unanswered"][back] = self.now, 0
 
     @property
     def bad(self) -> dict[tuple[int, int], State]:
@@ -158,14 +158,14 @@ def test_healthy_links_are_ok_without_an_event() -> None:
     assert f.told() == []
 
 
-def test_a_dead_link_is_dead_after_two_seconds_and_ok_as_soon_as_probes_come_home() -> None:
+def test_a_dead_link_is_dead_after_two_seconds_and_ok_as_soon_as_probes_come_back() -> None:
     f = Fabric()
     f.run(20)
     f.loss[3, 1] = 1
     f.run(2)
     assert f.bad == {(3, 1): DEAD}
     assert f.watch.verdicts
-    assert 1 <= (f.now - f.watch.verdicts.since_ns[3, 1]) / S <= 2.1  # since the last one came home
+    assert 1 <= (f.now - f.watch.verdicts.since_ns[3, 1]) / S <= 2.1  # since the last one came back
     f.run(300)
     assert f.bad == {(3, 1): DEAD}
     f.loss[3, 1] = 0
@@ -244,7 +244,7 @@ def test_a_nic_without_a_link_is_dead_and_its_event_is_the_planes() -> None:
     assert f.told() == []
 
 
-def test_nothing_is_known_where_no_probe_ever_came_home() -> None:
+def test_nothing_is_known_where_no_probe_ever_came_back() -> None:
     f = Fabric()
     f.loss[:] = 1
     f.run(30)
@@ -326,7 +326,7 @@ def test_the_grid_of_a_table_is_by_row_and_plane() -> None:
     ("loss", "probes", "lost", "known", "expected"),
     [
         (1.0, 5, 8, 8, "up"),  # nothing gets there
-        (1.0, 5, 0, 8, "down"),  # all get there, and nothing comes home
+        (1.0, 5, 0, 8, "down"),  # all get there, and nothing comes back
         (0.2, 100, 7, 8, "up"),
         (0.2, 100, 0, 8, "down"),
         (0.2, 100, 2, 8, None),  # some EVs lose something, perhaps elsewhere

@@ -41,7 +41,7 @@ def link_lines(document: Document, *, colour: bool, width: int | None = None) ->
         Column("PROBES", True, rank=7),
         Column("LOST probes", True, rank=6),
         Column("RTT µs", True, rank=5),
-        Column("LAST HOME", True, rank=8),
+        Column("LAST RX", True, rank=8),
         Column("CARRIER", rank=9),
     ]
     rows = [
@@ -55,7 +55,7 @@ def link_lines(document: Document, *, colour: bool, width: int | None = None) ->
             count(r["probes"]),
             count(r["lost_probes"]),
             microseconds(r["rtt_ns"]),
-            duration(r["last_home_s"]),
+            duration(r["last_rx_s"]),
             text(r["carrier"]),
         ]
         for r in docs
@@ -67,8 +67,8 @@ def link_lines(document: Document, *, colour: bool, width: int | None = None) ->
 
 def _notes(docs: Sequence[Document], width: int | None) -> list[str]:
     notes = []
-    if not any(r["last_home_s"] is not None for r in docs):
-        notes.append("no link probe has come home: do the switches send packets back to the port that they came from?")
+    if not any(r["last_rx_s"] is not None for r in docs):
+        notes.append("no link probe has come back: do the switches send packets back to the port that they came from?")
     if any(r["state"] == "dead" and r["t1"] is not None for r in docs):
         notes.append("a dead link to a T1 may be the T1: compare with `mrcctl links` of a host under another T0")
     return [line for note in notes for line in ("", *fold(note, width))]

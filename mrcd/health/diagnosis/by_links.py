@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Leaves out elements that link probes rule out, where several would explain the same dead EVs. Pure.
 
-A link probe turns round at this host's T0 or at a T1 (bpf/link_probe.h). One that came home after the EVs had failed
-shows that what it crossed works. If none came home since then, the cause is on its way.
+A link probe turns round at this host's T0 or at a T1 (bpf/link_probe.h). One that came back after the EVs had failed
+shows that what it crossed works. If none came back since then, the cause is on its way.
 """
 
 from collections.abc import Iterator

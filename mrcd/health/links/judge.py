@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 States = NDArray[np.int8]  # of State
 
 DEAD_NS = 1_000_000_000
-"""A link is dead if no probe came home for so long,"""
+"""A link is dead if no probe came back for so long,"""
 DEAD_PROBES = 4
 """and so many in a row are lost: one in 600 times by chance where a fifth is lost."""
 KNOWN_PROBES = 3
@@ -121,7 +121,7 @@ def judge(m: Moment, h: History, stale_ns: int) -> States:
     # It would hardly lose none of the last probes, if it still lost as many as before.
     has_recovered = h.streak * np.log(1 - np.clip(h.loss, _LEAST_LOSS, 0.9)) < np.log(_CHANCE)
     states[(_is_lossy(h.window, h.longer) | (h.states == State.LOSSY)) & ~has_recovered] = State.LOSSY
-    # Some probes in a row are missing: lost by chance, or the link dies. Soon one comes home, or it is dead.
+    # Some probes in a row are missing: lost by chance, or the link dies. Soon one comes back, or it is dead.
     is_silent = m.unanswered > KNOWN_PROBES
     states[is_silent] = h.states[is_silent]
     states[(m.unanswered > DEAD_PROBES) & (m.now_ns - m.rx_ns >= DEAD_NS)] = State.DEAD
