@@ -190,10 +190,21 @@ def test_a_lossy_link_is_lossy_within_seconds_and_then_ok_again(row: int, loss: 
     f.run(40)
     assert f.bad == {(row, 2): LOSSY}
     f.loss[row, 2] = 0
-    f.run(30 if loss < 0.2 else 8)  # after 5 s, but small losses take longer to tell
+    f.run(30 if loss < 0.2 else 10)  # small losses take longer to tell
     assert f.bad == {}
     name = "nic:h0:2" if row == 0 else "link:2:0:3"
     assert f.told() == [(name, "ok", "lossy"), (name, "lossy", "ok")]
+
+
+def test_a_short_loss_is_soon_over() -> None:
+    f = Fabric()
+    f.run(30)
+    f.loss[0, 1] = 0.3
+    f.run(2)
+    assert f.bad == {(0, 1): LOSSY}
+    f.loss[0, 1] = 0
+    f.run(15)
+    assert f.bad == {}
 
 
 def test_loss_on_the_way_to_the_t0_is_not_that_of_the_links_behind_it() -> None:

@@ -35,7 +35,9 @@ WINDOW_PROBES = 50
 _JUDGED_S = 1.0
 _SHARE = 8  # link probes are at most one in so many of [health] idle_probes (budget_reserve() in bpf/probe.h)
 _STALE_NS = 3_000_000_000
+_SHORT_S = 3
 _FEW = 10  # probes: a loss among fewer is not known well
+_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,10 @@ class LinkWatch:
         is_back = (before.states == State.DEAD) & (m.unanswered <= KNOWN_PROBES)
         self._begin_anew(is_back, Counts(previous.judged, m.counts.lost))
         window, longer = self._windows(m)
-        self._loss = np.where(has_lost, window.lost / (window.judged + _FEW), self._loss)
+        # A loss may have begun just now, so its ratio is not that of the whole window.
+        short = self._in_last(m, _SHORT_S)
+        losses = np.maximum(window.lost / (window.judged + _FEW), short.lost / (short.judged + 2 * _FEW))
+        self._loss = np.where(has_lost, losses, self._loss)
         history = History(window, longer, m.counts.judged - self._loss_at, self._loss, before.states)
         states = judge(m, history, self._stale_ns)
         self._begin_anew((before.states == State.LOSSY) & (states == State.OK), m.counts)
@@ -138,14 +143,17 @@ class LinkWatch:
 
     def _windows(self, m: Moment) -> tuple[Counts, Counts]:
         """Returns what was counted in WINDOW_S, or in more time where probes are few, and in LONG_WINDOW_S."""
-        while m.now_ns - self._samples[0][0] > LONG_WINDOW_S * 1_000_000_000:
+        while m.now_ns - self._samples[0][0] > LONG_WINDOW_S * _NS:
             self._samples.popleft()
-        newest_first = reversed(self._samples)
-        short = next((c for ns, c in newest_first if m.now_ns - ns >= WINDOW_S * 1_000_000_000), self._samples[0][1])
-        recent, longer = (self._since(m.counts, c) for c in (short, self._samples[0][1]))
+        recent, longer = self._in_last(m, WINDOW_S), self._since(m.counts, self._samples[0][1])
         has_few = recent.judged < WINDOW_PROBES
         window = (np.where(has_few, getattr(longer, n), getattr(recent, n)) for n in ("judged", "lost"))
         return Counts(*window), longer
+
+    def _in_last(self, m: Moment, seconds: int) -> Counts:
+        newest_first = reversed(self._samples)
+        then = next((c for ns, c in newest_first if m.now_ns - ns >= seconds * _NS), self._samples[0][1])
+        return self._since(m.counts, then)
 
     def _since(self, now: Counts, then: Counts) -> Counts:
         judged = np.maximum(now.judged - np.maximum(then.judged, self._begin.judged), 0)
