@@ -71,6 +71,7 @@ class Api:
                 web.get("/v1/status", self.status),
                 web.get("/v1/peers", self.peers),
                 web.get("/v1/paths", self.paths),
+                web.get("/v1/links", self.links),
                 web.get("/v1/events", self.events),
                 web.get("/v1/histograms", self.histograms),
                 web.get("/v1/keys", self.keys),
@@ -105,6 +106,10 @@ class Api:
     async def peers(self, _: web.Request) -> web.Response:
         """Return a document per peer."""
         return await self._document(lambda: self._daemon.view.peers())
+
+    async def links(self, _: web.Request) -> web.Response:
+        """Return a document per link of this host that link probes watch."""
+        return await self._document(lambda: self._daemon.view.links())
 
     async def paths(self, request: web.Request) -> web.Response:
         """Return a document per EV, filtered by ?peer=, ?plane=, ?state=; ?decode=1 adds their hops."""

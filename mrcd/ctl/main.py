@@ -10,7 +10,7 @@ import mrcd
 from mrcd.ctl import glossary
 from mrcd.ctl.base import Cli, Options, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
-from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, keys, look, measure, watch
+from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, keys, links, look, measure, watch
 from mrcd.errors import UsageError
 
 
@@ -33,7 +33,7 @@ def cli() -> None:
 
 
 for _command in (
-    *(look.status, look.peers, look.paths, look.events, look.histograms, look.version),
+    *(look.status, look.peers, look.paths, links.links, look.events, look.histograms, look.version),
     *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
     *(denials.deny, denials.allow, denials.drain, denials.undrain, denials.denials),
     *(measure.probe, measure.trace, measure.capture, measure.preflight, measure.doctor),

@@ -22,6 +22,7 @@ from mrcd.health import events
 from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
+from mrcd.health.links.watch import LinkWatch
 from mrcd.health.probe_pace import pace, silent_ns
 from mrcd.loader import features
 from mrcd.net import other_programs, rps
@@ -32,7 +33,7 @@ from mrcd.tables.columns import ev_bits
 from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
-from mrcd.view import keys, path_map, paths, peers, probe_budget, running_file
+from mrcd.view import keys, links, path_map, paths, peers, probe_budget, running_file
 
 _UNREACHABLE_NS = 3_000_000_000
 
@@ -51,6 +52,7 @@ class View:
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
         self.daemon_pid: int | None = None  # of an mrcd that runs, but does not answer; 0 if it is unknown
         self.memory: Memory | None = None  # the daemon's, for the diagnosis
+        self.link_watch: LinkWatch | None = None  # the daemon's
         self.cuts: Mapping[int, Segmentation] = {}  # plane → where its bursts are segmented, as far as known
 
     def status(self) -> Document:
@@ -64,7 +66,7 @@ class View:
         node = self._tables.node
         push: Document = next((h for h in self.hooks if "plane" not in h), {})
         planes, lost = self._planes(rows), pins_lost(self._pins)
-        links = [] if lost else info.links(self._pins)
+        bpf_links = [] if lost else info.links(self._pins)
         detached = is_detached(node)
         return {
             "schema_version": SCHEMA_VERSION,
@@ -86,11 +88,11 @@ class View:
             "forwarding_without_daemon": {"works": False, "how": lost}
             if lost and not detached
             else info.without_daemon(
-                links, {p["plane"]: p["ifindex"] for p in planes}, detached=detached, encapsulation=c.encapsulation
+                bpf_links, {p["plane"]: p["ifindex"] for p in planes}, detached=detached, encapsulation=c.encapsulation
             ),
             "pins": {"directory": str(self._pins), "lost": lost},
-            "other_programs": [] if lost else self._other_programs({link["program_id"] for link in links}),
-            "links": links,
+            "other_programs": [] if lost else self._other_programs({link["program_id"] for link in bpf_links}),
+            "links": bpf_links,
             "kernel_lacks": self._kernel_lacks,
             "inner_mtu": self._plan.inner_mtu,
             "mtu": c.mtu,
@@ -231,6 +233,11 @@ class View:
     def peers(self, most: int | None = None) -> list[Document]:
         """Return a document per peer; with `most`, only of so many, the worst first."""
         return peers.documents(self._tables, self._plan, self.reachable, most)
+
+    def links(self) -> list[Document]:
+        """Return a document per link that this host watches."""
+        watch = self.link_watch if not is_detached(self._tables.node) else None
+        return links.documents(self._tables, self._plan, watch.verdicts if watch else None)
 
     def path_map(self) -> Document:
         """Return the number of EVs in each state, by plane and T1."""

@@ -70,6 +70,7 @@ SYNOPSES = {
     "`paths [PEER] [--plane N] [--state S] [-i SECONDS]`": "mrcctl paths h2 --plane 1 --state GOOD -i 0.2",
     "`paths --bad`": "mrcctl paths --bad",
     "`paths --decode`": "mrcctl paths --decode",
+    "`links [--plane N] [-i SECONDS]`": "mrcctl links --plane 1 -i 0.2",
     "`watch [PEER] [-i SECONDS]`": "mrcctl watch h2 -i 0.5",
     "`top [PEER] [-i SECONDS]`": "mrcctl top h2 -i 0.5",
     "`events [PEER] [--since 10m] [--follow] [--kind KIND] [--plane N] [--ev N] [-n N]`": (

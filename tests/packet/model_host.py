@@ -42,6 +42,7 @@ class Host:
     tables: dict[str, NDArray[np.void]]  # as they were before the packet
     id: int
     planes: tuple[Plane, ...]
+    links: frozenset[int]  # numbers of the links that it watches
     evs: int  # per peer
     inner_mtu: int
     udp_port: int

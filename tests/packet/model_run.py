@@ -16,6 +16,7 @@ from mrcd.auth.pair_keys import pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.bpf import libbpf
 from mrcd.config.agreed import fingerprint
+from mrcd.fabric import links
 from mrcd.tables.enums import AuthMode, Drop
 from tests.packet import model
 from tests.packet.cluster import EVS, H0, H1, H2, H5
@@ -47,6 +48,7 @@ def modelled(bench: Bench, mode: AuthMode) -> Host:
         planes=tuple(
             Plane(bench.ifindex[f"n{p}"], plan.sids[p].packed, plan.addresses[p].packed) for p in range(len(plan.sids))
         ),
+        links=frozenset(link.number for link in links.links(plan)),
         evs=EVS,
         inner_mtu=plan.inner_mtu,
         udp_port=plan.config.cluster.udp_port,

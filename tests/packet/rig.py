@@ -60,6 +60,7 @@ _STAMPS = {
     "path_stats": ("arrived_ns", "lag_ns", "loss_ns", "pending_losses_ns", "probe_ns", "noted_ns", "probe_after_ns"),
     "watches": ("due_ns", "swept_ns"),
     "clock": ("packet_due_ns", "active_ns", "refilled_ns"),
+    "links": ("tx_ns", "rx_ns"),
     "reports": ("requested_ns", "sent_ns", "min_delay_ns", "icmp_ns", "report_tx_ns"),
 }
 
@@ -112,7 +113,7 @@ class Bench:
             self._configure()
             self._undo = undo.pop_all()
         names = ["evs", "path_stats", "rxs", "srhs", "peers", "auths", "replays", "reports"]
-        names += ["watches", "clock", "planes", "node"]
+        names += ["watches", "clock", "planes", "links", "node"]
         self._pristine = {name: self._table(name).copy() for name in names}
 
     def _interfaces(self) -> dict[str, int]:
@@ -139,6 +140,7 @@ class Bench:
         self.tables.node["ticked_ns"] = NEVER  # as if a daemon ran the tick, so the timer packet does not
         self.tables.clock["budget"] = 10**9
         write_tables.write_peers(self.tables, self.plan, self.dataplane.refresh)
+        write_tables.write_links(self.tables, self.plan)
         self.tables.auths["status"] = 0  # as if the routes were written
         for peer in self.plan.peers:
             self.set_state(peer.host.id, EvState.GOOD, *(ev.ev for ev in peer.evs))

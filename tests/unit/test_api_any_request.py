@@ -28,7 +28,7 @@ from mrcd.view.workers import Readers
 from tests.unit.test_denial_control import Host
 
 ROUTES = (
-    *("version", "status", "peers", "paths", "events", "histograms", "keys", "denials", "deny", "allow"),
+    *("version", "status", "peers", "paths", "events", "histograms", "links", "keys", "denials", "deny", "allow"),
     *("config", "reload", "detach", "attach"),
 )
 REQUESTS = 10  # of one example
@@ -111,6 +111,7 @@ class Served:
             status=lambda: {},
             peers=list,
             histograms=list,
+            links=list,
             keys=dict,
             paths=lambda peer, plane, state, decode: paths.documents(arrays, plan, peer, plane, state, decode),
         )

@@ -200,7 +200,7 @@ def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], mo
 
 
 ONLINE = [
-    *("status", "status -b", "peers", "paths --decode", "events --since 1h", "histograms", "version"),
+    *("status", "status -b", "peers", "paths --decode", "events --since 1h", "histograms", "links", "version"),
     *("watch --json -c 1", "top -i 0.1", "deny --peer h2", "attach", "completion zsh", "keys status"),
     *("keys status --json", "keys rotate"),
 ]
@@ -210,6 +210,7 @@ def test_daemon_commands_import_no_heavy_modules(daemon: Daemon) -> None:
     """numpy would add 100 ms to each command, too much for use in a loop."""
     daemon.answers |= {
         "/v1/histograms": (200, []),
+        "/v1/links": (200, []),
         "/v1/events": (200, {"events": [EVENT], "last_id": 1}),
         "/v1/deny": (200, {"message": "done", "changed": 1}),
         "/v1/attach": (200, {"message": "done"}),

@@ -56,7 +56,7 @@ class Host(Arrays):
         self.evs["last_tx_ns"] = self.now
         self.peers["heard_ns"] = self.now
         self.node["plane_mask"] = (1 << c.planes) - 1
-        self.links: dict[str, LinkState] = {}
+        self.nic_links: dict[str, LinkState] = {}
         self.t0s = {p.host.id: p.host.t0 for p in self.plan.peers}
 
     def where(self, target: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -74,7 +74,7 @@ class Host(Arrays):
         return self
 
     def causes(self) -> list[Cause]:
-        return diagnose(read_facts(self.shown, self.plan, lambda name: self.links.get(name, LinkState.NO_CARRIER)))
+        return diagnose(read_facts(self.shown, self.plan, lambda name: self.nic_links.get(name, LinkState.NO_CARRIER)))
 
     def found(self) -> list[tuple[str, str]]:
         return [(str(c.kind), c.target) for c in self.causes()]
@@ -182,7 +182,7 @@ def test_evs_of_many_peers_without_a_common_element() -> None:
 )
 def test_an_own_plane_is_down(link: LinkState, cause: str, target: str, said: str) -> None:
     h = Host().set("plane:1", GONE | {"reason": Reason.LINK_DOWN})
-    h.node["plane_mask"], h.links["p1"] = 0b01, link
+    h.node["plane_mask"], h.nic_links["p1"] = 0b01, link
     c = h.cause()
     assert (str(c.kind), c.target, c.confidence) == (cause, target, Confidence.CERTAIN)
     assert said in c.sentence

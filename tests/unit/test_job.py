@@ -20,7 +20,7 @@ FABRIC = build("x", Parameters())
 
 
 def turn(ms: float) -> dict[str, Any]:
-    sent = Sent(1000, 10**6, (10, 0, 0, 0), 10, 10, 0)
+    sent = Sent(1000, 10**6, (10, 0, 0, 0, 0), 10, 10, 0)
     return {
         "median_step_ns": ms * 1e6,
         "steps_ns": [],

@@ -7,6 +7,7 @@ from typing import Any
 from mrcd.ctl.terminal.render import NOTHING, Document, duration, fold, text
 
 _FRESH_S = 1.0
+_WITH_TARGET = ("denial", "fault", "link")  # kinds of events
 STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN")
 
 
@@ -63,11 +64,12 @@ def moment(iso: object) -> str:
 def sentence(event: Mapping[str, Any]) -> str:
     """Return an event in one line: 2030-01-02T12:00:01.500 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue."""
     change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
-    subject = location(event) or f"{text(event.get('kind'))} {_named_target(event) or ''}".rstrip()
+    named = _named_target(event)
+    subject = f"{event['kind']} {named}" if named else location(event) or text(event.get("kind"))
     error = (event.get("evidence") or {}).get("error")
     why = f"{text(event.get('reason'))}: {error}" if error else text(event.get("reason"))
     return f"{moment(event.get('time'))} UTC {subject}: {change}{why}"
 
 
 def _named_target(event: Document) -> object:
-    return (event.get("evidence") or {}).get("target") if event.get("kind") in ("denial", "fault") else None
+    return (event.get("evidence") or {}).get("target") if event.get("kind") in _WITH_TARGET else None

@@ -25,6 +25,10 @@ _COLOURS = {
     "up": _GREEN,
     "down": _RED,
     "unreachable": _RED,
+    "ok": _GREEN,
+    "lossy": _YELLOW,
+    "dead": _RED,
+    "unknown": _FAINT,
 }
 NOTHING = "-"
 _LEAST_TEXT, _LEAST_LAST = 8, 12  # characters that a narrow terminal leaves of a long text, and of the last column

@@ -48,7 +48,7 @@ class OwnPlane:
 class Facts:
     """What a host knows at one moment. Peers are in the order of `names`; a column is an EV number.
 
-    Many attributes because each is an array that the rules read side by side.
+    Many attributes because a diagnosis weighs all that the host knows.
 
     verdicts  (peers, EVs) Verdict              t1s       (peers, EVs) the T1 of an EV, or fabric.paths.NO_T1
     since_ns  (peers, EVs) start of the state of an EV, CLOCK_MONOTONIC; 0 if it is not known
@@ -56,6 +56,7 @@ class Facts:
     is_silent, is_detached  (peers,) of peers that answer nothing, or that say that they are detached
     heard_ns  (peers,) when a peer was heard last; 0: never
     files     (peers,) SAME_FILE, NOT_TOLD, or the fingerprint of the peer's other cluster file (config/agreed.py)
+    links     (1 + T1s, planes) abi.LINK: what link probes counted (bpf/link_probe.h); None if there are none
     refused   reason → packets that this host has dropped lately because hosts disagree (refusals.py)
     """
 
@@ -75,6 +76,7 @@ class Facts:
     since_ns: Ints
     files: Ints
     refused: Mapping[Drop, int] = field(default_factory=dict)
+    links: NDArray[np.void] | None = None
 
     @property
     def width(self) -> int:

@@ -16,6 +16,7 @@ from mrcd.fabric.paths import NO_T1
 from mrcd.fabric.topology import Plan
 from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, OwnPlane, Verdict
 from mrcd.health.diagnosis.memory import Memory
+from mrcd.health.links.judge import grid
 from mrcd.net.link_state import LinkState, link_state
 from mrcd.tables.abi import STATUS_DETACHED
 from mrcd.tables.columns import Columns
@@ -72,6 +73,7 @@ def read_facts(
         since_ns=np.broadcast_to(np.uint64(0), verdicts.shape) if is_well else evs["state_since_ns"],
         files=_files(tables.peers["fingerprint"][rows], fingerprint(plan.config.cluster)),
         refused=memory.refused if memory else {},
+        links=None if is_well or plan.config.cluster.encapsulation != "usid" else grid(tables.links, plan).copy(),
     )
 
 

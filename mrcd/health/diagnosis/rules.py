@@ -13,6 +13,7 @@ import numpy as np
 
 from mrcd.config.agreed import AGREED, FABRIC
 from mrcd.health.diagnosis import refusals
+from mrcd.health.diagnosis.by_links import narrowed
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity, Share
 from mrcd.health.diagnosis.cover import Cover, Element, Place, is_full
 from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Bools, Facts, Ints, OwnPlane, Verdict
@@ -320,7 +321,8 @@ def _failures(facts: Facts, plane: int, verdicts: Ints) -> Iterator[Cause]:
         cover = Cover(facts, plane, left & is_lossy, is_loaded)
         left, elements = (left & is_failed) | cover.left, elements + cover.elements
     for e in [*elements, *_rest(plane, left, known)]:
-        found = cause(facts, e, _nature(facts, e))
+        nature = _nature(facts, e)
+        found = cause(facts, narrowed(facts, e) if nature is Nature.FAILED else e, nature)
         said = _for_other_nics(facts, plane)
         yield _wrong_cable(facts, found, plane, said) if said and found.kind is Kind.OWN_CABLE else found
 

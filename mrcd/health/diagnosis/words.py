@@ -44,7 +44,7 @@ def cause(facts: Facts, e: Element, nature: Nature) -> Cause:
     confidence = Confidence.AMBIGUOUS if is_ambiguous else Confidence.LIKELY
     return Cause(
         Kind.SLOW_PLANE if is_slow_plane else _KINDS_BY_NATURE.get(nature, _KINDS[e.place]),
-        _target(facts, e, nature),
+        target(facts, e, nature),
         _sentence(facts, e, nature),
         _next_step(facts, e, nature),
         Confidence.CERTAIN if nature is Nature.DENIED else confidence,
@@ -74,7 +74,8 @@ def _example(facts: Facts, e: Element) -> tuple[str, int]:
     return facts.names[e.rows[row]], column if e.place is Place.PEER else facts.columns(e.plane).start + column
 
 
-def _target(facts: Facts, e: Element, nature: Nature) -> str:
+def target(facts: Facts, e: Element, nature: Nature) -> str:
+    """Returns the words that name the element for `mrcctl deny`; host:NAME for this host."""
     peer, ev = _example(facts, e)
     if e.place is Place.PLANE and nature in (Nature.FAILED, Nature.LOSSY):
         return f"nic:{facts.host}:{e.plane}"
