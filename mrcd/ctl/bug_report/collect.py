@@ -90,6 +90,7 @@ def _documents(options: Options, report: Report) -> list[str]:
         ("events", "/v1/events?after=0", lambda v: v.unread_events()),
         ("histograms", "/v1/histograms", lambda v: v.histograms()),
         ("keys", "/v1/keys", lambda v: v.keys()),
+        ("fleet", "/v1/fleet", lambda v: None),
         ("version", "/v1/version", lambda v: None),
     ]
     interfaces: list[str] = []
