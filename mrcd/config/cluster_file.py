@@ -9,7 +9,7 @@ import ipaddress
 import tomllib
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -17,6 +17,7 @@ from mrcd.config import faults
 from mrcd.config.auth import Auth
 from mrcd.config.checks import cpu_list, distinct, port_range, unique
 from mrcd.config.devices import peer_of, timer_of, timer_peer_of
+from mrcd.config.fleet import Fleet
 from mrcd.config.health import Health as Health
 from mrcd.config.prefixes import Address6, Network, Network6, no_overlap
 from mrcd.config.section import Granularity as Granularity
@@ -28,6 +29,7 @@ MAX_EVS_PER_PEER = 256
 MAX_SEGMENTS = 6
 
 Encapsulation = Literal["usid", "srh", "ecmp"]
+S = TypeVar("S", bound=Section)
 Hook = Literal["auto", "xdp", "xdp-generic", "tc"]
 
 
@@ -254,6 +256,7 @@ class Config(Section):
     health: Health = Health()
     auth: Auth = Auth()
     metrics: Metrics = Metrics()
+    fleet: Fleet = Fleet()
     hosts: Annotated[list[Host], Field(min_length=1)]
     paths: list[Path_] = Field(default_factory=list)
     classes: list[Class] = Field(default_factory=list)
@@ -325,22 +328,45 @@ class Config(Section):
 
 def parse(text: str, source: str = "configuration") -> Config:
     """Validates TOML text. Raises a ConfigError that lists every fault with its place."""
+    return _validated(Config, _toml(text, source), text, source)
+
+
+def parse_fleet(text: str, source: str) -> tuple[Fleet, bool]:
+    """Validates the section [fleet] alone. Returns it, and whether the text has other sections. Raises ConfigError."""
+    data = _toml(text, source)
+    found = _validated(_OnlyFleet, {k: v for k, v in data.items() if k == "fleet"}, text, source)
+    return found.fleet, bool(data.keys() - {"fleet"})
+
+
+class _OnlyFleet(Section):
+    fleet: Fleet = Fleet()
+
+
+def _toml(text: str, source: str) -> dict[str, Any]:
     try:
-        data = tomllib.loads(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as e:
         raise ConfigError(f"{source}: not valid TOML: {e}", hint="see https://toml.io for the syntax") from None
+
+
+def _validated(model: type[S], data: dict[str, Any], text: str, source: str) -> S:
     try:
-        return Config.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as e:
-        found = [faults.explain(dict(f), text, Config) for f in e.errors()]
+        found = [faults.explain(dict(f), text, model) for f in e.errors()]
         hint = "correct the file; mrcd.toml(5) explains each key, and scripts/deploy/mrcd.toml is a commented example"
         raise ConfigError(f"{source}: " + "; ".join(found), hint=hint) from None
 
 
 def load(path: Path) -> Config:
     """Reads and validates the cluster file. Raises ConfigError."""
+    return parse(read(path), str(path))
+
+
+def read(path: Path) -> str:
+    """Returns the text of a cluster file. Raises ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as e:
         raise ConfigError(
             f"{path}: {e.strerror}",
@@ -350,4 +376,3 @@ def load(path: Path) -> Config:
         raise ConfigError(
             f"{path}: not UTF-8 text: {e.reason} at byte {e.start}", hint="save the file in UTF-8, as TOML requires"
         ) from None
-    return parse(text, str(path))

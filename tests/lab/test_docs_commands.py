@@ -6,12 +6,14 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from labkit.cluster.api import Lab
-from tests.lab.conftest import wait_until
+from labkit.cluster.etcd import EtcdMembers
+from tests.lab.conftest import mrcctl, wait_until
 from tests.pages import PAGES, ROOT, shell_commands, spans, synopses
 
 PROGRAMS = {"mrcd", "mrcctl", "make", "scripts/lab", "scripts/bench", "scripts/demo", "scripts/kernels"} | {
@@ -23,6 +25,7 @@ SECONDS = 30
 
 NOT_RUN = {
     r"apt": "changes the packages of this machine",
+    r"mrcctl fleet$": "names a group of commands",
     r"bpftool map dump": "names a command without its map",
     r"ethtool -L": "a veth of the lab has one queue",
     r"ethtool --show-tunnels": "a veth has no table of tunnels",
@@ -97,6 +100,14 @@ SYNOPSES = {
         "mrcctl config check cluster.toml && mrcctl config diff cluster.toml && mrcctl config show --effective"
     ),
     "`reload [--force]`": "mrcctl reload --force",
+    "`fleet status [--all]`": "mrcctl fleet status --all",
+    "`fleet deny`, `fleet drain` `TARGET… [--for 2h] [--reason TEXT] [--force] [--wait SECONDS]`": (
+        "mrcctl fleet deny t1:1:2 --for 2h --reason test --force --wait 20 && "
+        "mrcctl fleet drain nic:h2:0 --for 2h --reason test --force --wait 20"
+    ),
+    "`fleet allow` `TARGET… | --all`": "mrcctl fleet allow t1:1:2 && mrcctl fleet allow --all",
+    "`fleet put FILE [--if-generation N] [--force]`": "mrcctl fleet put cluster.toml --force",
+    "`fleet get`": "mrcctl fleet get",
     "`version`, `completion bash|zsh|fish`": (
         "mrcctl version && mrcctl completion bash && mrcctl completion zsh && mrcctl completion fish"
     ),
@@ -110,6 +121,8 @@ NAMES = [
     (r"--peer P\b", "--peer h2"),
     (r"\bCOMMAND\b", "paths"),
     (r"^ethtool -k$", "ethtool -k p0"),
+    (r"^(mrcctl fleet .*)t1:2:17", r"\1t1:2:1"),
+    (r"^(mrcctl fleet put) /etc/mrcd/mrcd.toml", r"\1 cluster.toml"),
     (r"^mrcctl config check --json", "mrcctl config check cluster.toml --json"),
     (r"^mrcctl deny --force$", "mrcctl deny t1:1:2 --force"),
     (r"^mrcctl probe\b", "mrcctl probe h2"),
@@ -126,6 +139,7 @@ AFTERWARDS = {
     "ethtool -K p0 rx off": "ethtool -K p0 rx on",
     "mrcctl deny t1:1:2 --force": "mrcctl allow --all",
     "mrcctl detach": "mrcctl attach",
+    "mrcctl fleet drain": "mrcctl fleet allow --all",
     "scripts/lab fail": "scripts/lab heal --name pytest --all",
 }
 """How commands begin that leave the lab changed, and what ends that."""
@@ -167,6 +181,22 @@ def directory(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def etcd(lab: Lab) -> Iterator[None]:
+    """An etcd that all hosts of the lab follow."""
+    if (why := EtcdMembers.missing()) is not None:
+        pytest.skip(why)
+    members, file = EtcdMembers(lab, ["h0", "h1", "h2"]), lab.state.cluster_file
+    members.start()
+    file.write_text(file.read_text() + members.section)
+    for host in lab.fabric.hosts:
+        mrcctl(lab, host, "reload")
+    for host in lab.fabric.hosts:
+        wait_until("it is connected", lambda h=host: mrcctl(lab, h, "status")["fleet"]["connected"])  # type: ignore[misc]
+    yield
+    members.kill()
+
+
 def run(lab: Lab, directory: Path, command: str) -> tuple[int, str]:
     """Runs a command of the repository in its root, any other in h0; returns its exit status and what it prints.
 
@@ -190,7 +220,9 @@ def run(lab: Lab, directory: Path, command: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("command", to_run())
-def test_the_command_works(lab: Lab, directory: Path, command: str) -> None:
+def test_the_command_works(lab: Lab, directory: Path, command: str, request: pytest.FixtureRequest) -> None:
+    if command.startswith("mrcctl fleet "):
+        request.getfixturevalue("etcd")
     status, printed = run(lab, directory, f"{command} &" if command == SERVER else command)
     for beginning, ending in AFTERWARDS.items():
         if command.startswith(beginning):

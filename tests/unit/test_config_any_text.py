@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from mrcd.config import cluster_file, toml_text
 from mrcd.config.auth import Auth
 from mrcd.config.cluster_file import Config
+from mrcd.config.fleet import Fleet
 from mrcd.errors import ConfigError
 from mrcd.fabric import topology
 from tests.cluster_files import TWO, host, path
@@ -26,6 +27,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "health": cluster_file.Health,
     "auth": Auth,
     "metrics": cluster_file.Metrics,
+    "fleet": Fleet,
     "hosts": cluster_file.Host,
     "paths": cluster_file.Path_,
     "classes": cluster_file.Class,
@@ -42,7 +44,20 @@ profile = settings(derandomize=True, database=None, deadline=None, suppress_heal
 _texts = st.text(max_size=12) | st.sampled_from(
     [
         *("10.99.0.1/32", "::/0", "fd00::/64", "::ffff:10.0.0.0/104", "5f00::/32", "fe80::1%p0", "usid", "h0", "h1"),
-        *("6000-1", "0-3,8", "²", "127.0.0.1:9479", "mrc0", "spray", "required", "9" * 5000, "\x7f", "0x1"),
+        *(
+            "6000-1",
+            "0-3,8",
+            "²",
+            "127.0.0.1:9479",
+            "https://[::1]:2379",
+            "/mrcd",
+            "mrc0",
+            "spray",
+            "required",
+            "9" * 5000,
+            "\x7f",
+            "0x1",
+        ),
     ]
 )
 _integers = st.integers(-2, 70_000) | st.sampled_from([2**63, 10**4000])

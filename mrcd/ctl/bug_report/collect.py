@@ -91,6 +91,7 @@ def _documents(options: Options, report: Report) -> list[str]:
         ("histograms", "/v1/histograms", lambda v: v.histograms()),
         ("links", "/v1/links", lambda v: v.links()),
         ("keys", "/v1/keys", lambda v: v.keys()),
+        ("fleet", "/v1/fleet", lambda v: None),
         ("version", "/v1/version", lambda v: None),
     ]
     interfaces: list[str] = []

@@ -34,7 +34,7 @@ from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 if TYPE_CHECKING:
     from mrcd.view.documents import View
 
-KINDS = ["daemon", "denial", "ev", "fault", "link", "peer", "plane"]
+KINDS = ["daemon", "denial", "ev", "fault", "fleet", "link", "peer", "plane"]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 

@@ -30,6 +30,7 @@ def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> li
         ("EVs", _states(doc.get("evs") or {}, doc.get("usable_evs"), colour)),
         *([("", stale(age_s))] if stale(age_s) else []),
         *([("denied", _denied(doc["denials"]))] if doc.get("denials") else []),
+        *([("fleet", _fleet(doc["fleet"]))] if (doc.get("fleet") or {}).get("etcd") else []),
         ("drops", ", ".join(f"{k} {count(v)}" for k, v in (doc.get("drops") or {}).items()) or "none"),
     ]
     if doc.get("probing"):
@@ -111,6 +112,16 @@ def _receive(receive: Document) -> str:
     cpus = receive.get("rps_cpus")
     parts = [text(receive["interface"]), *([f"flows spread over CPUs {text(cpus)} (RPS)"] if cpus else [])]
     return ", ".join([*parts, *(["TCP segments merged (GRO)"] if receive.get("gro") else [])])
+
+
+def _fleet(fleet: Document) -> str:
+    """Return which cluster file this host runs, and what is wrong with its fleet: see `mrcctl fleet status`."""
+    parts = ["its own file" if fleet.get("generation") is None else f"generation {fleet['generation']}"]
+    refused = fleet.get("refused")
+    if refused:
+        parts.append(f"REFUSES generation {refused['generation']}: {refused['why']}")
+    parts.append(f"ETCD IS AWAY: {fleet['away']}" if fleet.get("away") else f"etcd {text(fleet.get('connected'))}")
+    return ", ".join(parts)
 
 
 def _hook(hook: object, how: object, reason: object) -> str:
