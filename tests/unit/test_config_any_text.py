@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from mrcd.config import cluster_file, toml_text
 from mrcd.config.auth import Auth
 from mrcd.config.cluster_file import Config
+from mrcd.config.switches import Switches
 from mrcd.errors import ConfigError
 from mrcd.fabric import topology
 from tests.cluster_files import TWO, host, path
@@ -27,6 +28,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "auth": Auth,
     "metrics": cluster_file.Metrics,
     "hosts": cluster_file.Host,
+    "switches": Switches,
     "paths": cluster_file.Path_,
     "classes": cluster_file.Class,
 }
@@ -35,6 +37,7 @@ VALID = [
     TWO,
     f'[cluster]\nt0s = 2\nencapsulation = "srh"\n{host(0)}{host(1, t0=1)}',
     f'[overlay]\nrps_cpus = "0-3"\n[auth]\nmode = "required"\n{TWO}{path()}',
+    '[[hosts]]\nname = "h[0-1]"\nid = 0\nport = 0\nper_t0 = 2\nprefixes = ["10.99.0.1/32"]\n',
     f'{TWO}[[classes]]\npolicy = "pinned"\nports = ["6000-6010", 80]\n',
 ]
 profile = settings(derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
@@ -42,6 +45,7 @@ profile = settings(derandomize=True, database=None, deadline=None, suppress_heal
 _texts = st.text(max_size=12) | st.sampled_from(
     [
         *("10.99.0.1/32", "::/0", "fd00::/64", "::ffff:10.0.0.0/104", "5f00::/32", "fe80::1%p0", "usid", "h0", "h1"),
+        *("h[0-9]", "h[1-0]", "h[0", "]", "h[00-5]x", "h[0-999999999]", "h[0-1][0-1]"),
         *("6000-1", "0-3,8", "²", "127.0.0.1:9479", "mrc0", "spray", "required", "9" * 5000, "\x7f", "0x1"),
     ]
 )
