@@ -21,8 +21,9 @@ from mrcd.config.auth import Auth
 from mrcd.config.checks import cpu_list, distinct, port_range, unique
 from mrcd.config.devices import peer_of, timer_of, timer_peer_of
 from mrcd.config.health import Health as Health
-from mrcd.config.hosts import Hook, Hosts, tables_of
+from mrcd.config.hosts import Hook as Hook
 from mrcd.config.hosts import Host as Host
+from mrcd.config.hosts import Hosts, tables_of
 from mrcd.config.prefixes import Address6, Network, Network6, no_overlap
 from mrcd.config.section import Granularity as Granularity
 from mrcd.config.section import Section

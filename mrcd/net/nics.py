@@ -186,10 +186,11 @@ class Nics:
             self._warn(f"{e}: TCP receives its segments one by one")
 
     async def _prepare(self, plane: int, port: hooks.Port) -> None:
-        """Configures the reverse path filter, the address and the first hop of a NIC."""
+        """Configures the reverse path filter, the addresses and the first hop of a NIC."""
         for name in sorted({port.nic.name, port.physical.name}):
             hooks.loosen_rp_filter(name)
-        wanted = [str(self.plan.addresses[plane])]
+        address = self.plan.config.interfaces.address
+        wanted = [str(self.plan.addresses[plane]), *([str(address)] if address else [])]
         previous = await self._netlink.sync_addresses(port.nic.ifindex, wanted, self._in_underlay)
         if port.nic.up:
             await self._ensure_link_local(port.nic, previous)
