@@ -6,7 +6,9 @@ The lab's switches are configured by these commands. They may be run again: each
 
 from collections.abc import Iterator
 
+from mrcd.fabric.switches import reading
 from mrcd.fabric.switches.model import Port, Switch
+from mrcd.fabric.switches.reading import Reading
 
 PORT_NAMES = "{neighbour}"
 SID_DEVICE = "srv6"
@@ -28,12 +30,21 @@ def text(switch: Switch) -> str:
         "#!/bin/sh -e",
         f"# {switch.name}, for a Linux switch (kernel 6.1 or newer) without hardware: rules are not offloaded.",
         *(f"sysctl -qw {key}={value}" for key, value in sysctls(switch)),
+        *([create_device(SID_DEVICE, switch.mtu)] if switch.sid else []),
+        *mtus(switch),
+        *(f"ip -6 {line}" for line in commands(switch)),
     ]
-    if switch.sid:
-        made = f"ip link add name {SID_DEVICE} mtu {switch.mtu} type dummy"
-        lines.append(f"ip link show dev {SID_DEVICE} >/dev/null 2>&1 || {made}")
-    lines += [f"ip link set dev {port.name} mtu {switch.mtu}" for port in switch.ports]
-    return "\n".join([*lines, *(f"ip -6 {line}" for line in commands(switch))]) + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def create_device(name: str, mtu: int) -> str:
+    """Returns a shell command that makes a dummy device if there is none."""
+    return f"ip link show dev {name} >/dev/null 2>&1 || ip link add name {name} mtu {mtu} type dummy"
+
+
+def mtus(switch: Switch) -> list[str]:
+    """Returns shell commands that set the MTU of every port."""
+    return [f"ip link set dev {port.name} mtu {switch.mtu}" for port in switch.ports]
 
 
 def sysctls(switch: Switch) -> Iterator[tuple[str, str]]:
@@ -80,3 +91,37 @@ def source_filters(switch: Switch) -> Iterator[str]:
         yield f"rule add pref 100 protocol {RULES} iif {port.name} from {port.source} lookup main"
     for port in filtered:
         yield f"rule add pref 200 protocol {RULES} iif {port.name} blackhole"
+
+
+def read(text: str) -> Reading:
+    """Reads a configuration back. Raises UsageError for a line that is not understood."""
+    found = Reading()
+    reading.lines(text, lambda words: read_line(found, words), "#")
+    return found
+
+
+def read_line(found: Reading, words: list[str]) -> None:
+    """Reads one command of the shell. Raises ValueError or IndexError if it is not understood."""
+    match words:
+        case ["sysctl", *_] | ["ip", "link", "show", *_] | ["ip", "-6", "link", "set", "dev", _, "up"]:
+            pass
+        case ["ip", "link", "set", "dev", interface, "mtu", mtu]:
+            found.mtus[interface] = int(mtu)
+        case ["ip", "-6", "address", "replace", address, "dev", interface, "nodad"]:
+            found.address(interface, address)
+        case ["ip", "-6", "route", "replace", "unreachable", prefix]:
+            found.routes[prefix] = []
+        case ["ip", "-6", "route", "replace", prefix, "via", next_hop, "dev", interface]:
+            found.routes[prefix] = [(next_hop, interface)]
+        case ["ip", "-6", "route", "replace", prefix, "encap", "seg6local", "action", "End", *flavors]:
+            found.sids[prefix] = {"flavors": "uN", "dev": "End"}[flavors[0]]
+        case ["ip", "-6", "route", "replace", prefix, "nexthop", *rest]:
+            found.routes[prefix] = [(rest[i + 1], rest[i + 3]) for i in range(0, len(rest), 5)]
+        case ["ip", "-6", "rule", "flush", "protocol", _]:
+            pass
+        case ["ip", "-6", "rule", "add", "pref", _, "protocol", _, "iif", interface, "from", source, "lookup", "main"]:
+            found.permit(interface, f"{source}/128")
+        case ["ip", "-6", "rule", "add", "pref", _, "protocol", _, "iif", interface, "blackhole"]:
+            found.filtered.add(interface)
+        case _:
+            raise ValueError(words)

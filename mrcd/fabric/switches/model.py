@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Computes what each switch needs from the cluster file: its uSID, and per port addresses, routes and filter. Pure.
 
-A T0 has its hosts below and every T1 of its plane above, one link each; a T1 has every T0 of its plane below. On each
-link the end nearer to the core is [interfaces] gateway and the other its `address`, or fe80::2 between switches.
+A T0 has its hosts below and every T1 of its plane above, one link each; a T1 has every T0 of its plane below. On a
+host's link the T0 is [interfaces] gateway, and the host its `address`. On a link between switches the T0 is fe80::2,
+and T1 number n is fe80::1:n: some systems key the next hops of a route by the address alone.
 
 Besides the routes of uSIDs there are those of the underlay: by them ICMPv6 errors of switches reach the hosts, and with
 encapsulation ecmp all packets.
@@ -20,8 +21,8 @@ from mrcd.config.cluster_file import Config, Encapsulation, Host
 from mrcd.errors import ConfigError, UsageError
 from mrcd.fabric import srv6
 
-T1_END, T0_END = "fe80::1", "fe80::2"
-"""Link-local addresses of a link between a T0 and a T1."""
+T0_END = "fe80::2"
+"""The link-local address of a T0 on its links to T1s."""
 
 Kind = Literal["t0", "t1"]
 _NAME = re.compile(r"(t0|t1)-(\d+)-(\d+)")
@@ -74,6 +75,11 @@ class Switch:
     def without(self, names: Collection[str]) -> "Switch":
         """Returns the switch without some ports, named as on the switch."""
         return dataclasses.replace(self, ports=tuple(p for p in self.ports if p.name not in names))
+
+
+def t1_end(t1: int) -> str:
+    """Returns the link-local address of a T1 on all of its links."""
+    return f"fe80::1:{t1:x}"
 
 
 def usid_prefix(block: str, usid: int) -> str:
@@ -168,13 +174,7 @@ class Switches:
     def _t0(self, plane: int, t0: int) -> Switch:
         c = self.config.cluster
         down = [self._host_port(plane, host) for host in self._hosts.get(t0, [])]
-        up = [
-            self._port(
-                self._downlinks + t1, f"t1-{t1}", T0_END, T1_END, self._to_switch(plane, srv6.t1_usid(plane, t1))
-            )
-            for t1 in range(c.t1s)
-        ]
-        up = [dataclasses.replace(port, is_uplink=True) for port in up]
+        up = [self._uplink(plane, t1) for t1 in range(c.t1s)]
         own = srv6.plane_network(c.underlay, plane, t0)
         return self._switch(
             "t0",
@@ -191,7 +191,7 @@ class Switches:
         for t0 in range(c.t0s):
             networks = self._to_switch(plane, srv6.t0_usid(plane, t0))
             hosts = str(srv6.plane_network(c.underlay, plane, t0))
-            ports.append(self._port(t0, f"t0-{t0}", T1_END, T0_END, (hosts, *networks)))
+            ports.append(self._port(t0, f"t0-{t0}", t1_end(t1), T0_END, (hosts, *networks)))
         return self._switch("t1", plane, t1, tuple(ports))
 
     def _switch(
@@ -218,12 +218,24 @@ class Switches:
         address = str(srv6.plane_address(self.config.cluster.underlay, plane, host))
         source = address if self.config.switches.source_filters else None
         networks = (f"{address}/128", *self._usid(srv6.host_usid(plane, host.port)))
-        port = self._port(host.port, host.name, self._gateway, self._host_end, networks)
-        return dataclasses.replace(port, source=source)
+        return self._port(host.port, host.name, self._gateway, self._host_end, networks, source=source)
 
-    def _port(self, number: int, neighbour: str, address: str, next_hop: str, networks: tuple[str, ...]) -> Port:
+    def _uplink(self, plane: int, t1: int) -> Port:
+        networks = self._to_switch(plane, srv6.t1_usid(plane, t1))
+        return self._port(self._downlinks + t1, f"t1-{t1}", T0_END, t1_end(t1), networks, is_uplink=True)
+
+    def _port(
+        self,
+        number: int,
+        neighbour: str,
+        address: str,
+        next_hop: str,
+        networks: tuple[str, ...],
+        source: str | None = None,
+        is_uplink: bool = False,
+    ) -> Port:
         name = interface_name(self._template, number, neighbour)
-        return Port(number, name, neighbour, address, next_hop, networks)
+        return Port(number, name, neighbour, address, next_hop, networks, source, is_uplink)
 
     def _to_switch(self, plane: int, usid: int) -> tuple[str, ...]:
         """Returns the networks that lead to a switch: that of its own address, and its uSID."""
