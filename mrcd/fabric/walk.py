@@ -68,6 +68,11 @@ class Network:
         self._t1_number = np.array([s.number if s.kind == "t1" else NO_T1 for s in wired], np.int64)
         self._shifts = np.array(sorted(switch << 16 | usid for switch, usid in self._sids), np.int64)
 
+    @property
+    def uses_usids(self) -> bool:
+        """Returns whether EVs have carriers of uSIDs. With encapsulation ecmp they have addresses."""
+        return self._config.cluster.encapsulation == "usid"
+
     # ---- from configurations to tables ----
 
     def _add(self, switch: Switch, found: Reading) -> None:
