@@ -112,18 +112,6 @@ def test_only_bare_hosts_are_given_plane_addresses() -> None:
     assert IPv6Network("5f00:0:4001::/48") in bare.ports[0].routes
 
 
-def test_t0s_filter_sources_unless_the_lab_is_told_otherwise() -> None:
-    rules = [line for line in render.configure(FABRIC.nodes["t0-2-1"]) if "iif" in line]
-    assert [line.split("iif ")[1] for line in rules] == [
-        "h2 from fd10:0:2:1::3 lookup main",
-        "h3 from fd10:0:2:1::4 lookup main",
-        "h2 blackhole",
-        "h3 blackhole",
-    ]
-    without = build("x", Parameters(source_filters=False))
-    assert not any("rule" in line for line in render.configure(without.nodes["t0-2-1"]))
-
-
 def test_hosts_back_to_back_reach_each_other_s_own_sid() -> None:
     fabric = build("x", Parameters(direct=True, hosts=9, mtu=1500))
     assert fabric.hosts == list(fabric.nodes) == ["h0", "h1"]

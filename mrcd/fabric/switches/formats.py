@@ -10,6 +10,7 @@ from mrcd.fabric.switches import cumulus, eos, frr, iproute2, sonic
 from mrcd.fabric.switches.model import Switch, Switches
 from mrcd.fabric.switches.reading import Reading
 
+_LINUX_NAME = 15  # IFNAMSIZ without the final zero
 _NO_PLAIN_END: tuple[Encapsulation, ...] = ("usid", "ecmp")
 
 
@@ -23,6 +24,7 @@ class Format:
     text: Callable[[Switch], str]
     read: Callable[[str], Reading]
     encapsulations: tuple[Encapsulation, ...] = _NO_PLAIN_END
+    longest_name: int = _LINUX_NAME  # of a port
 
     def switches(self, config: Config) -> Switches:
         """Returns the switches of a cluster file. Raises ConfigError, UsageError."""
@@ -32,7 +34,7 @@ class Format:
                 f"{self.name} has no static SIDs for encapsulation {encapsulation}",
                 hint='`--format iproute2` has them; or set [cluster] encapsulation to "usid"',
             )
-        return Switches(config, self.port_names)
+        return Switches(config, self.port_names, self.longest_name)
 
 
 FORMATS = {
@@ -41,7 +43,7 @@ FORMATS = {
         Format("sonic", "json", sonic.PORT_NAMES, sonic.text, sonic.read),
         Format("frr", "conf", frr.PORT_NAMES, frr.text, frr.read),
         Format("cumulus", "sh", cumulus.PORT_NAMES, cumulus.text, cumulus.read),
-        Format("eos", "cfg", eos.PORT_NAMES, eos.text, eos.read),
+        Format("eos", "cfg", eos.PORT_NAMES, eos.text, eos.read, longest_name=64),
         Format("iproute2", "sh", iproute2.PORT_NAMES, iproute2.text, iproute2.read, ("usid", "srh", "ecmp")),
     )
 }

@@ -26,6 +26,7 @@ T0_END = "fe80::2"
 
 Kind = Literal["t0", "t1"]
 _NAME = re.compile(r"(t0|t1)-(\d+)-(\d+)")
+_LETTERS = re.compile(r"[A-Za-z0-9._/:-]+")
 _PORT_NAME = re.compile(r"\{(?:(\d+)(?:\+(\d+))?|(neighbour))\}")
 
 
@@ -117,8 +118,8 @@ def interface_name(template: str, number: int, neighbour: str) -> str:
 class Switches:
     """The switches of a cluster file. Raises ConfigError if switches cannot be configured by it."""
 
-    def __init__(self, config: Config, port_names: str) -> None:
-        """`port_names` is the template of port names if the file has none."""
+    def __init__(self, config: Config, port_names: str, longest_name: int) -> None:
+        """`port_names` is the template of port names if the file has none, `longest_name` the system's limit."""
         if config.interfaces.address is None:
             raise ConfigError(
                 "[interfaces] address is not set, so T0s have no address to which they can route",
@@ -129,7 +130,7 @@ class Switches:
                 "[[paths]] lists paths that do not follow the numbering, so switches cannot be configured by it",
                 hint="remove [[paths]], or configure these switches by hand",
             )
-        self.config = config
+        self.config, self._longest_name = config, longest_name
         self._template = config.switches.port_names or port_names
         interface_name(self._template, 0, "")
         self._host_end = str(config.interfaces.address)
@@ -235,6 +236,11 @@ class Switches:
         is_uplink: bool = False,
     ) -> Port:
         name = interface_name(self._template, number, neighbour)
+        if not _LETTERS.fullmatch(name) or len(name) > self._longest_name:
+            raise ConfigError(
+                f"{name!r} cannot be the name of a port: letters, digits and ._/:-, {self._longest_name} at most",
+                hint='set [switches] port_names to count the ports, as "swp{1}"',
+            )
         return Port(number, name, neighbour, address, next_hop, networks, source, is_uplink)
 
     def _to_switch(self, plane: int, usid: int) -> tuple[str, ...]:

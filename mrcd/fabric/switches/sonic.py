@@ -70,6 +70,8 @@ def read(text: str) -> Reading:
     found = Reading()
     try:
         tables: Tables = json.loads(text)
+        if not isinstance(tables, dict):
+            raise TypeError("no object of tables")
         for name in tables:
             _READERS[name](found, tables)
     except (ValueError, KeyError, TypeError, AttributeError) as e:

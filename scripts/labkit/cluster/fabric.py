@@ -35,8 +35,8 @@ from mrcd.config.auth import Mode
 from mrcd.config.sizes import MAX_EVS_PER_PEER
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
-from mrcd.fabric.switches import iproute2
-from mrcd.fabric.switches.model import Switch, Switches
+from mrcd.fabric.switches.formats import FORMATS
+from mrcd.fabric.switches.model import Switch
 
 HOST_END = "fe80::2"  # [interfaces] address
 
@@ -364,7 +364,7 @@ class _Shape:
     def switches(self) -> Iterator[Node]:
         """Yields the switches of the cluster file."""
         places = {h.name: (h.t0, h.port) for h in self.hosts}
-        switches = Switches(self._file, iproute2.PORT_NAMES)
+        switches = FORMATS["iproute2"].switches(self._file)
         for switch in map(switches.switch, switches.names):
             ports = []
             for port in switch.ports:
