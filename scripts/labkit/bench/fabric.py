@@ -42,6 +42,7 @@ class Run:
     """A command that ended."""
 
     seconds: float
+    cpu_s: float
     peak_bytes: int
 
 
@@ -59,9 +60,11 @@ def measure(lab: Lab, options: Options) -> Document:
         document: Document = {
             "nics": NICS,
             "plan_s": plan.seconds,
+            "plan_cpu_s": plan.cpu_s,
             "hosts": MAX_HOST_ID + 1,
             "file_bytes": largest.stat().st_size,
             "load_s": loaded.seconds,
+            "load_cpu_s": loaded.cpu_s,
             "load_bytes": loaded.peak_bytes,
             "formats": formats,
         }
@@ -81,7 +84,7 @@ def _mrcctl(*arguments: str | Path) -> Run:
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise MachineError(f"mrcctl {' '.join(map(str, arguments))} ended with code {child.returncode}")
-    return Run(time.monotonic() - begun, used.ru_maxrss * 1024)
+    return Run(time.monotonic() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
 @contextmanager
@@ -168,9 +171,10 @@ def lines(document: Document) -> list[str]:
         for f in d["formats"]
     ]
     return [
-        f"A fabric of {d['nics']} NICs: planned in {d['plan_s']:.1f} s, with all cables and the cluster file.",
-        f"A cluster file of {d['hosts']} hosts, {d['file_bytes']} bytes: loaded and checked in {d['load_s']:.1f} s, "
-        f"{d['load_bytes'] / 1e6:.0f} MB.",
+        f"A fabric of {d['nics']} NICs: planned in {d['plan_s']:.1f} s ({d['plan_cpu_s']:.1f} s of CPU), with all cables "
+        "and the cluster file.",
+        f"A cluster file of {d['hosts']} hosts, {d['file_bytes']} bytes: loaded and checked in {d['load_s']:.1f} s "
+        f"({d['load_cpu_s']:.1f} s of CPU), {d['load_bytes'] / 1e6:.0f} MB.",
         "Configurations of that fabric's switches, read back, and EVs of random pairs followed through them:",
         *table(columns, rows, colour=False),
     ]
