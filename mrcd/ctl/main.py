@@ -10,7 +10,7 @@ import mrcd
 from mrcd.ctl import glossary
 from mrcd.ctl.base import Cli, Options, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
-from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, fleet, keys, links, look, measure, watch
+from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, fabric, fleet, keys, links, look, measure, watch
 from mrcd.errors import UsageError
 
 
@@ -37,8 +37,7 @@ for _command in (
     *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
     *(denials.deny, denials.allow, denials.drain, denials.undrain, denials.denials),
     *(measure.probe, measure.trace, measure.capture, measure.preflight, measure.doctor),
-    keys.keys,
-    fleet.fleet,
+    *(keys.keys, fabric.fabric, fleet.fleet),
 ):
     cli.add_command(_command)
 

@@ -99,6 +99,14 @@ SYNOPSES = {
     "`config check [FILE]`, `config diff [FILE]`, `config show [--effective]`": (
         "mrcctl config check cluster.toml && mrcctl config diff cluster.toml && mrcctl config show --effective"
     ),
+    "`fabric plan --hosts N [--planes N] [--radix N] [--evs N] [--output FILE]`": (
+        "mrcctl fabric plan --hosts 9 --planes 2 --radix 8 --evs 8 --output nine.toml"
+    ),
+    "`fabric config --format FORMAT [--switch NAME] [--output DIRECTORY] [FILE]`": (
+        "mrcctl fabric config --format sonic --switch t0-0-1 && "
+        "mrcctl fabric config --format eos --output all cluster.toml"
+    ),
+    "`fabric check --format FORMAT DIRECTORY [FILE]`": "mrcctl fabric check --format eos all",
     "`reload [--force]`": "mrcctl reload --force",
     "`fleet status [--all]`": "mrcctl fleet status --all",
     "`fleet deny`, `fleet drain` `TARGET… [--for 2h] [--reason TEXT] [--force] [--wait SECONDS]`": (
@@ -125,6 +133,14 @@ NAMES = [
     (r"^(mrcctl fleet put) /etc/mrcd/mrcd.toml", r"\1 cluster.toml"),
     (r"^mrcctl config check --json", "mrcctl config check cluster.toml --json"),
     (r"^mrcctl deny --force$", "mrcctl deny t1:1:2 --force"),
+    (r"^mrcctl fabric$", "mrcctl fabric --help"),
+    (r"^mrcctl fabric plan$", "mrcctl fabric plan --hosts 8"),
+    (r"^mrcctl fabric config( --format iproute2)?$", "mrcctl fabric config --format iproute2 --switch t0-0-0"),
+    (r"^mrcctl fabric config --output$", "mrcctl fabric config --format frr --output lab"),
+    (
+        r"^mrcctl fabric check$",
+        "mrcctl fabric config --format frr --output lab && mrcctl fabric check --format frr lab",
+    ),
     (r"^mrcctl probe\b", "mrcctl probe h2"),
     (r"^mrcctl trace(?! PEER)", "mrcctl trace h2 --ev 1"),
     (r"^mrcctl trace PEER$", "mrcctl trace h2"),

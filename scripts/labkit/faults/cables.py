@@ -39,7 +39,7 @@ def _exchange(fabric: Fabric, links: list[Link]) -> None:
     netns.batch_in(spaces[0], ("ip",), [f"link set dev moved1 name {ends[0].port}"])
     netns.batch_in(spaces[1], ("ip",), [f"link set dev moved0 name {ends[1].port}"])
     for space, end in zip(spaces, ends, strict=True):
-        lines = render.configure(fabric.nodes[end.node], fabric.parameters.encapsulation)
+        lines = render.configure(fabric.nodes[end.node])
         netns.batch_in(space, ("ip", "-6"), lines)
 
 

@@ -46,7 +46,7 @@ def measure(lab: Lab, options: Options) -> Document:
     """Runs all three."""
     found: Document = {"rate_per_s": RATE, "attacks": []}
     for mode, seconds in (("off", OFF_S), ("required", options.seconds or SECONDS)):
-        lab.up(auth=mode)
+        lab.up(auth=mode, source_filters=False)
         observe.wait_until_good(lab, lab.fabric.hosts)
         found["attacks"] += [{"mode": mode} | row for row in _attack_all(lab, seconds)]
     found["rotation"] = _rotate(lab)
