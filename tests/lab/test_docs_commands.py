@@ -17,6 +17,7 @@ from tests.lab.conftest import mrcctl, wait_until
 from tests.pages import PAGES, ROOT, shell_commands, spans, synopses
 
 PROGRAMS = {"mrcd", "mrcctl", "make", "scripts/lab", "scripts/bench", "scripts/demo", "scripts/kernels"} | {
+    *("scripts/demo-training", "mpirun", "nvme"),
     *("apt", "apt-get", "bpftool", "ethtool", "grep", "ip", "iperf3", "journalctl", "ls", "man", "promtool"),
     *("reuse", "scripts/screenshots", "systemctl", "systemd-analyze", "systemd-sysusers", "tcpdump"),
 }
@@ -39,6 +40,7 @@ NOT_RUN = {
     r"make demo": "takes a minute",
     r"make fuzz": "takes a minute: tests/fuzz/test_fuzz.py runs each target",
     r"make install": "writes to /usr/local: tests/lab/test_install.py has a directory of its own",
+    r"mpirun": "Open MPI is not installed",
     r"mrcctl keys generate": "writes to /etc",
     r"make lint": "takes half a minute",
     r"make set-up": "installs packages",
@@ -48,6 +50,7 @@ NOT_RUN = {
     r"mrcctl detach; systemctl": "needs systemd; mrcctl detach alone is run",
     r"mrcctl paths --json \| jq": "make set-up does not install jq",
     r"mrcd --state-dir": "names an option",
+    r"nvme connect": "needs nvme-cli and a storage target",
     r"promtool": "names a command without its file: tests/unit/test_rules.py",
     r"reuse lint": "make lint does it",
     r"scripts/bench \w": "takes minutes",

@@ -14,6 +14,7 @@ from labkit.bench.alerts.cases import CASES
 from labkit.bench.cli import bench
 from labkit.cluster.cli import lab
 from labkit.demo.cli import demo
+from labkit.demo.training.cli import demo_training
 from labkit.kernels.cli import kernels
 from labkit.screenshots.cli import screenshots
 from mrcd.config.cluster_file import Config
@@ -31,6 +32,7 @@ COMMANDS: dict[str, click.Command] = {
     "scripts/lab": lab,
     "scripts/bench": bench,
     "scripts/demo": demo,
+    "scripts/demo-training": demo_training,
     "scripts/kernels": kernels,
     "scripts/screenshots": screenshots,
 }
