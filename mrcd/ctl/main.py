@@ -10,7 +10,20 @@ import mrcd
 from mrcd.ctl import glossary
 from mrcd.ctl.base import Cli, Options, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
-from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, fabric, fleet, keys, links, look, measure, watch
+from mrcd.ctl.commands import (
+    bpf,
+    bugreport,
+    completion,
+    config,
+    denials,
+    fabric,
+    fleet,
+    keys,
+    links,
+    look,
+    measure,
+    watch,
+)
 from mrcd.errors import UsageError
 
 

@@ -37,7 +37,7 @@ def test_a_plan_says_sizes_usids_and_what_failures_leave(mrcctl: Mrcctl) -> None
         "paths       8 to a peer under another T0, of which 8 are its EVs",
     ]
     assert "    1  4800 to 4802  8800 to 8803  c400 to c403" in lines
-    assert "  T1s: fewer than 2 EVs (ev_min_active) with 7, none with 8" in lines
+    assert "T1s: fewer than 2 EVs (ev_min_active) with 7, none with 8" in lines
     assert ["1", "planes", "2", "4 of 8", "1 of 2", "12", "50"] in [
         [word.strip() for word in line.split("  ") if word] for line in lines
     ]

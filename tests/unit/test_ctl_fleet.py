@@ -96,7 +96,7 @@ def test_the_file_is_printed_as_it_is(fleet: Callable[..., Result], daemon: Daem
 def test_the_status_lists_hosts_that_differ(fleet: Callable[..., Result], daemon: Daemon) -> None:
     result = fleet("status")
     assert result.exit_code == 0
-    assert "hosts         3 of 3 run it\n" in result.stdout
+    assert "hosts       3 of 3 run it\n" in result.stdout
     assert "\nh0" not in result.stdout
     assert "\nh0    current" in fleet("status", "--all").stdout
     daemon.answers["/v1/fleet"] = (200, document(h0=said(), h1=said(5, "line 3: bad"), h2=said()))

@@ -17,7 +17,8 @@ from click.testing import Result
 from mrcd.ctl.main import cli
 from mrcd.ctl.packets.tally import Tally
 from tests.unit.arrays import Arrays
-from tests.unit.canned_daemon import BAD_PATH, EVENT, HISTOGRAM, KEYS, PATH, PEER, STATUS, Daemon
+from tests.unit.canned_daemon import BAD_PATH, EVENT, HISTOGRAM, KEYS, LINK, PATH, PEER, STATUS, Daemon
+from tests.unit.test_fleet_report import document, said
 
 Mrcctl = Callable[..., Result]
 
@@ -76,6 +77,10 @@ TABLES = {
     "bpf dump h2 5": [],
     "denials": ["TARGET "],
     "keys status": ["PEER "],
+    "links": ["LINK "],
+    "links -i 0.1": ["LINK "],
+    "fleet status": ["HOST ", "DENIED "],
+    "fabric plan --hosts 64 --radix 16": ["PLANE ", "FAILED "],
     f"probe {NAME}": ["EV "],
     f"trace {NAME} --ev 6": ["HOP "],
     f"trace {NAME}": [],
@@ -97,6 +102,7 @@ NO_TABLE = {
         "keys rotate",
         "keys generate",
     ),
+    *("fleet deny", "fleet drain", "fleet allow", "fleet get", "fleet put", "fabric config", "fabric check"),
 }
 
 
@@ -127,6 +133,11 @@ def terminal(
         "/v1/paths": (200, [PATH | {"peer": NAME}, BAD_PATH | {"peer": NAME, "denial": DENIAL}]),
         "/v1/histograms": (200, [HISTOGRAM]),
         "/v1/denials": (200, {"denials": [DENIAL], "warning": None}),
+        "/v1/links": (200, [LINK, LINK | {"link": "link:7:511:511"}]),
+        "/v1/fleet": (
+            200,
+            document(h0=said(), h1=said(None, "there is no host h1 in this file"), h2=said(in_flight=3)),
+        ),
         "/v1/keys": (200, KEYS | {"peers": [KEYS["peers"][0] | {"peer": NAME}]}),  # type: ignore[index]
     }
     daemon.add(EVENT | {"peer": NAME})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from mrcd.ctl.base import Commands, Options, common, emit
+from mrcd.ctl.base import Commands, Options, common, emit, terminal_width
 from mrcd.ctl.commands.config import default_file
 from mrcd.ctl.documents.fabric import check_lines, plan_lines, written_lines
 from mrcd.errors import MachineError, UsageError
@@ -82,7 +82,7 @@ def plan(
         host_name=host_name,
         prefixes=prefixes,
     )
-    emit(options, documents.planned(wanted, output, cables), plan_lines)
+    emit(options, documents.planned(wanted, output, cables), plan_lines, width=terminal_width())
 
 
 @fabric.command(short_help="Print the configuration of switches.")
@@ -144,5 +144,5 @@ def check(ctx: click.Context, directory: Path, file: Path | None, format_: str, 
         document = documents.checked(file or default_file(), format_, directory, evs)
     except OSError as e:
         raise MachineError(f"{e.filename or directory}: {e.strerror}") from None
-    emit(options, document, check_lines)
+    emit(options, document, check_lines, width=terminal_width())
     ctx.exit(0 if document["correct"] else 1)

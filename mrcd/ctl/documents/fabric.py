@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Renders the documents of `mrcctl fabric`: a plan, the configuration of switches, and what a check found. Pure."""
 
-from mrcd.ctl.terminal.render import Column, Document, percent, table
+from mrcd.ctl.terminal.render import Column, Document, facts, fold, percent, table
 
 _PARTS = {
     "nic": "NICs of one host",
@@ -12,7 +12,7 @@ _PARTS = {
 }
 
 
-def plan_lines(doc: Document) -> list[str]:
+def plan_lines(doc: Document, *, width: int | None = None) -> list[str]:
     """Return a plan: sizes, uSIDs, and what failures leave."""
     used, cables = doc["ports_used"], doc["cables"]
     over = doc["oversubscription_ratio"]
@@ -27,17 +27,26 @@ def plan_lines(doc: Document) -> list[str]:
         ("T0 uplinks", f"{over:.3g} hosts per uplink" + (" (oversubscribed)" if over > 1 else "")),
         ("paths", f"{doc['paths_per_peer']} to a peer under another T0, of which {doc['evs_per_peer']} are its EVs"),
     ]
-    lines = [f"{name:<12}{value}" for name, value in pairs]
+    lines = facts(pairs, width)
     kinds = ("T0", "T1", "HOST") if doc["t1s"] else ("T0", "HOST")
     rows = [
         [plane, *(f"{ends[2 * i]} to {ends[2 * i + 1]}" for i in range(len(kinds)))]
         for plane, ends in doc["usids"].items()
     ]
-    lines += ["", "uSIDs:", *table([Column("PLANE", True), *map(Column, kinds)], rows, colour=False)]
-    return [*lines, *_failure_lines(doc), *_files(doc)]
+    lines += [
+        "",
+        "uSIDs:",
+        *table(
+            [Column("PLANE", True), *(Column(kind, rank=i) for i, kind in enumerate(kinds))],
+            rows,
+            colour=False,
+            width=width,
+        ),
+    ]
+    return [*lines, *_failure_lines(doc, width), *_files(doc, width)]
 
 
-def _failure_lines(doc: Document) -> list[str]:
+def _failure_lines(doc: Document, width: int | None) -> list[str]:
     failures = doc["failures"]
     evs, planes = doc["evs_per_peer"], doc["planes"]
     rows = [
@@ -55,30 +64,30 @@ def _failure_lines(doc: Document) -> list[str]:
     columns = [
         Column("FAILED", True),
         Column("OF A KIND"),
-        Column("IN ALL", True),
+        Column("IN ALL", True, rank=4),
         Column("EVS LEFT", True),
-        Column("PLANES LEFT", True),
-        Column("HOSTS HIT", True),
-        Column("CORE LEFT %", True),
+        Column("PLANES LEFT", True, rank=1),
+        Column("HOSTS HIT", True, rank=2),
+        Column("CORE LEFT %", True, rank=3),
     ]
     limits = [
-        f"  {_PARTS[limit['part']]}: fewer than {failures['floor']} EVs (ev_min_active) with {limit['below_floor']}, "
+        f"{_PARTS[limit['part']]}: fewer than {failures['floor']} EVs (ev_min_active) with {limit['below_floor']}, "
         f"none with {limit['separated']}"
         for limit in failures["limits"]
     ]
     return [
         "",
-        "What failures in the worst places leave to two hosts under different T0s:",
-        *table(columns, rows, colour=False),
+        *fold("What failures in the worst places leave to two hosts under different T0s:", width),
+        *table(columns, rows, colour=False, width=width),
         "",
         "Two hosts have:",
-        *limits,
+        *(line for limit in limits for line in fold(limit, width)),
     ]
 
 
-def _files(doc: Document) -> list[str]:
+def _files(doc: Document, width: int | None) -> list[str]:
     written = [f"{key} written to {doc[name]}" for key, name in _FILES.items() if doc[name]]
-    return ["", *written] if written else []
+    return ["", *(line for w in written for line in fold(w, width))] if written else []
 
 
 _FILES = {"cluster file": "output", "cables": "cables_file"}
@@ -91,13 +100,13 @@ def written_lines(doc: Document) -> list[str]:
     return [f"{len(doc['files'])} files in {doc['directory']}: {doc['files'][0]} to {doc['files'][-1]}"]
 
 
-def check_lines(doc: Document) -> list[str]:
+def check_lines(doc: Document, *, width: int | None = None) -> list[str]:
     """Return what a check of switches' configurations found."""
     followed = f"{doc['followed']} packets through {doc['switches']} switches ({doc['format']})"
     if doc["correct"]:
-        return [f"{followed}: no mistake"]
+        return fold(f"{followed}: no mistake", width)
     rows = [[str(m["count"]), m["mistake"], m["example"]] for m in doc["mistakes"]]
     return [
-        f"{followed}:",
-        *table([Column("COUNT", True), Column("MISTAKE"), Column("FOR EXAMPLE")], rows, colour=False),
+        *fold(f"{followed}:", width),
+        *table([Column("COUNT", True), Column("MISTAKE"), Column("FOR EXAMPLE")], rows, colour=False, width=width),
     ]

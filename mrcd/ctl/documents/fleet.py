@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mrcd.ctl.terminal.render import Column, Document, duration, table, text
+from mrcd.ctl.terminal.render import Column, Document, duration, facts, table, text
 
 _MOST_NAMES = 5
 
@@ -125,7 +125,7 @@ def fleet_lines(document: Document, *, all_: bool, colour: bool, width: int | No
     else:
         said, states = "none in etcd: each host runs its own", f"{len(hosts) - counts['away']} of {len(hosts)} report"
     states += "".join(f", {n} {_STATES[state]}" for state, n in counts.items() if n and state != "current")
-    lines = [f"etcd          {document['connected']}", f"cluster file  {said}", f"hosts         {states}"]
+    lines = facts([("etcd", text(document["connected"])), ("file", said), ("hosts", states)], width)
     digests = {h["sha256"] for h in hosts if h["sha256"]}
     shown = [h for h in hosts if all_ or h["state"] != "current" or (not file and len(digests) > 1)]
     if shown:

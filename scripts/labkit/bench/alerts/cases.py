@@ -60,6 +60,9 @@ _START = both(start_dead, heal)
 
 _FOREIGN = ForeignPackets()
 _FLAPPING = FlappingLink("link:2:0:1", HOSTS)
+_OTHER_FILE: Alerts = {
+    "MrcHostsDiffer critical cause=config_differs target=peer:h2": ("mrcctl status", "mrcctl config show"),
+}
 _OF_DIAGNOSIS: Mapping[str, Alerts] = {
     "T1 dead": _fault("t1:1:2"),
     "T0 dead": _fault("t0:1:1"),
@@ -69,11 +72,14 @@ _OF_DIAGNOSIS: Mapping[str, Alerts] = {
     "own NIC down": _fault("nic:h0:1"),
     "peer's NIC without carrier": _fault("nic:h2:1"),
     "cables of a host swapped": _fault("nic:h0:1", "nic:h0:2"),
+    "cables of two hosts swapped": _fault("nic:h0:1", "nic:h2:1"),
     "peer detached": {"MrcDetached info instance=h2": ("mrcctl attach",)},
     "plane 5 ms slower": _impaired("slow_plane", "plane:2"),
     "wrong key on a host": {
         "MrcHostsDiffer critical cause=wrong_key target=peer:h2": ("mrcctl status", "mrcctl keys status"),
     },
+    "wrong file on a host: fewer EVs": _OTHER_FILE,
+    "wrong file on a host: more T1s": _OTHER_FILE,
 }
 _SEVERAL = ("nic:h1:0", "nic:h1:1", "t1:2:0", "t1:2:1")
 

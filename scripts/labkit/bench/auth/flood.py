@@ -78,7 +78,9 @@ def _kinds(lab: Lab, flow: Flow) -> dict[str, list[bytes]]:
     mac = bytes.fromhex(port.mac.replace(":", ""))
     sid = plan.sids[_PLANE]
     targets = dict.fromkeys(kinds, sid.packed)
-    targets["plain SRv6"] = with_function(sid, srv6.UDT4).packed
+    decapsulates = with_function(sid, srv6.UDT4)
+    assert decapsulates is not None
+    targets["plain SRv6"] = decapsulates.packed
     for error in errors:
         kinds[error.name], targets[error.name] = list(error.frames), plan.addresses[_PLANE].packed
     return {
