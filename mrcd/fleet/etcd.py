@@ -180,7 +180,9 @@ class Etcd:
                     raise
                 failed.append(f"{self.endpoint}: {e.args[0]}")
                 self._at = (self._at + 1) % len(self._endpoints)
-        raise EtcdAway(f"no endpoint of etcd answers: {'; '.join(failed)}", hint="`mrcctl fleet status`; [fleet] etcd")
+        raise EtcdAway(
+            f"no endpoint of etcd answers: {'; '.join(sorted(failed))}", hint="`mrcctl fleet status`; [fleet] etcd"
+        )
 
     async def _ask_authenticated(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if self._fleet.user_file and self._token is None:

@@ -58,7 +58,6 @@ class FleetMember:
         self._host, self._adopt, self._denials, self._events = host, adopt, denials, events
         self._etcd: Etcd | None = None
         self._wanted: Wanted | None = None  # None: unknown
-        self._has_new_file = False
         self._refused: dict[Target, str] = {}
         self._changed = asyncio.Event()  # what etcd wants
         self._applied = asyncio.Event()
@@ -159,11 +158,11 @@ class FleetMember:
         for key, why in wanted.unreadable.items():
             if key not in known:
                 log.error("etcd: %s: %s; it is ignored", key, why)
-        if self.source.cluster not in ("", cluster) and wanted.file is None:
+        if self.source.cluster not in ("", cluster) and not (wanted.file or wanted.denials):
             log.error("etcd: another, empty cluster (%s, not %s): nothing changes", cluster, self.source.cluster)
             return
         self._wanted = wanted
-        self._has_new_file = self.source.follow(cluster, wanted.file)
+        self.source.follow(cluster, wanted.file)
         self._changed.set()
 
     def _note_away(self, why: str) -> None:
@@ -197,8 +196,7 @@ class FleetMember:
         """Apply what etcd wants. Return the seconds until that must be tried again."""
         if self._wanted is None:
             return math.inf
-        if self._has_new_file:
-            self._has_new_file = False
+        if self.source.has_news:
             try:
                 await self._adopt()
             except MrcdError as e:

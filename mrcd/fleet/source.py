@@ -80,13 +80,16 @@ class FileSource:
         return cluster_file.parse(text, "the file").model_copy(update={"fleet": self.fleet})
 
     def follow(self, cluster: str, file: FleetFile | None) -> bool:
-        """Note what etcd has. Returns whether a load would give another file than the last."""
+        """Note what etcd has: None, if the key was deleted or never there. Returns whether it has a new file."""
         self.cluster = cluster
+        self.wanted = file or self.wanted
+        return file is not None and self.has_news
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the newest file from etcd neither runs nor was refused."""
         before = self.refusal.file if self.refusal else self.running.file if self.running else None
-        if file is None:  # it was deleted, or never there
-            return False
-        self.wanted = file
-        return file != before
+        return self.wanted is not None and self.wanted != before
 
     def adopted(self, loaded: Loaded) -> None:
         """Note that this configuration runs, and keep its file. A file on disk goes with the last endpoint of etcd."""

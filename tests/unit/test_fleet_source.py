@@ -299,3 +299,20 @@ def test_an_empty_etcd_of_another_cluster_changes_nothing(path: Path, caplog: py
     again.take("2", wanted(FleetFile(3, NEW)))  # somebody has put a file: this is the fleet's etcd now
     assert again.denied == [[]]
     assert again.source.cluster == "2"
+    again.take("3", wanted(None, "plane:1"))  # restored from a snapshot, without the file
+    assert again.denied[-1] == ["plane:1"]
+
+
+def test_a_change_during_a_reload_does_not_load_the_file_twice(path: Path) -> None:
+    applied = Applied(path)
+    adopt_, count = applied.adopt, []
+
+    async def slow() -> None:
+        count.append(1)
+        applied.member._take("1", wanted(FleetFile(5, NEW), "plane:0"))
+        await adopt_()
+
+    applied.member._adopt = slow
+    applied.take("1", wanted(FleetFile(5, NEW)))
+    asyncio.run(applied.member._apply())
+    assert (count, applied.denied[-1]) == ([1], ["plane:0"])
