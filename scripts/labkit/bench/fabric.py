@@ -171,8 +171,8 @@ def lines(document: Document) -> list[str]:
         for f in d["formats"]
     ]
     return [
-        f"A fabric of {d['nics']} NICs: planned in {d['plan_s']:.1f} s ({d['plan_cpu_s']:.1f} s of CPU), with all cables "
-        "and the cluster file.",
+        f"A fabric of {d['nics']} NICs: planned in {d['plan_s']:.1f} s ({d['plan_cpu_s']:.1f} s of CPU), with all "
+        "cables and the cluster file.",
         f"A cluster file of {d['hosts']} hosts, {d['file_bytes']} bytes: loaded and checked in {d['load_s']:.1f} s "
         f"({d['load_cpu_s']:.1f} s of CPU), {d['load_bytes'] / 1e6:.0f} MB.",
         "Configurations of that fabric's switches, read back, and EVs of random pairs followed through them:",
