@@ -144,7 +144,7 @@ def test_without_a_file_in_etcd_no_host_is_behind() -> None:
     doc = report.fleet(KEYS.wanted(found), KEYS.reports(found), HOSTS, NOW) | {"connected": "http://e:2379"}
     assert {h["state"] for h in doc["hosts"]} == {"current"}
     assert documents.wrong(doc) == ""
-    assert "cluster file  none in etcd: each host runs its own" in documents.fleet_lines(doc, all_=False, colour=False)
+    assert "file        none in etcd: each host runs its own" in documents.fleet_lines(doc, all_=False, colour=False)
 
 
 def test_the_totals_of_a_denial() -> None:
@@ -210,4 +210,4 @@ def test_hosts_that_refuse_for_one_reason_share_a_line() -> None:
     found = documents.wrong(document(**many))
     assert "g0, g1, g2, g3, g4 and 3 more refuse the cluster file: bad; g8 refuses the cluster file: worse" in found
     lines = documents.fleet_lines(document(**many), all_=False, colour=False)
-    assert lines[2] == "hosts         0 of 12 run it, 9 refusing it, 3 away"
+    assert lines[2] == "hosts       0 of 12 run it, 9 refusing it, 3 away"
