@@ -9,7 +9,6 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.config.agreed import fingerprint
 from mrcd.config.cluster_file import Encapsulation, Health
 from mrcd.fabric.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe
 from mrcd.tables import abi
@@ -74,9 +73,7 @@ def assert_request(bench: Bench, frame: Frame, packet: Packet, *, burst: bool = 
     seen = Ether(frame.data)
     mrc: MRC = seen[MRC]
     probe = seen[MRCProbe]
-    own = {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
-    own["fingerprint"] = fingerprint(bench.config.cluster)
-    expected = MRCProbe(seq=probe.seq, report_seq=probe.report_seq, counts=EVS, tx_ns=mrc.tx_ns, **own)
+    expected = MRCProbe(seq=probe.seq, report_seq=probe.report_seq, counts=EVS, tx_ns=mrc.tx_ns, **bench.told())
     room = COUNTS_BYTES + (abi.SRH_MAX if bench.setup.encapsulation == "srh" else 0)  # a reply may need a longer SRH
     length = len(ETHERNET / packet)
     if not burst and length <= KEPT_BYTES and length + len(expected) + room <= bench.plan.inner_mtu:

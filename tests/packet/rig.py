@@ -30,6 +30,7 @@ from scapy.packet import Packet
 
 from mrcd.bpf import libbpf
 from mrcd.config import cluster_file
+from mrcd.config.agreed import fingerprint
 from mrcd.config.cluster_file import Granularity
 from mrcd.daemon import write_tables
 from mrcd.fabric import topology, wire
@@ -278,6 +279,11 @@ class Bench:
         """Returns an EV of a host's plan."""
         evs = next(p.evs for p in self._plans[source].peers if p.host.id == peer)
         return next(e for e in evs if e.ev == number)
+
+    def told(self) -> dict[str, int]:
+        """Returns the fields that every probe of this host has."""
+        fields = {name: int(self.tables.node[name]) for name in ("plane_mask", "status", "generation")}
+        return fields | {"fingerprint": fingerprint(self.config.cluster)}
 
     def sent(self, peer: int, number: int, payload: Packet, /, **mrc: Any) -> Packet:
         """Returns the packet that this host should send to a peer on an EV, as scapy builds it."""

@@ -11,7 +11,6 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.config.agreed import fingerprint
 from mrcd.fabric.wire import DIAGNOSTIC, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi
 from mrcd.tables.enums import EvState
@@ -23,12 +22,6 @@ from tests.packet.wires import changed
 pytestmark = pytest.mark.root
 
 BALLAST = bytes(range(100, 100 + abi.BALLAST))
-
-
-def own(bench: Bench) -> dict[str, int]:
-    """Returns the fields that every probe of this host has."""
-    told = {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
-    return told | {"fingerprint": fingerprint(bench.config.cluster)}
 
 
 def request(
@@ -52,7 +45,7 @@ def answered(bench: Bench, frame: Packet) -> Packet:
     reply = Ether(out)
     assert before <= reply[MRC].tx_ns <= time.monotonic_ns()
     probe, rest = MRCProbe(content[:32]), content[32:]
-    for name, value in own(bench).items():
+    for name, value in bench.told().items():
         setattr(probe, name, value)
     path = reply[UDP].sport - abi.SPORT_BASE
     fields = {"type": PROBE_REPLY, "ev": mrc.ev, "seq": mrc.seq, "tx_ns": reply[MRC].tx_ns, "flags": int(mrc.flags)}
@@ -203,7 +196,7 @@ def test_a_real_reply_leaves_by_the_nic_the_request_came_by(bench: Bench, vlan: 
     (frame,) = found[1]
     reply = Ether(frame.data)
     assert frame.vlan == (vlan or None)
-    probe = MRCProbe(seq=2, tx_ns=sent[MRC].tx_ns, counts=EVS, **own(bench))
+    probe = MRCProbe(seq=2, tx_ns=sent[MRC].tx_ns, counts=EVS, **bench.told())
     report = MRCReport(ballast=BALLAST, records=[MRCCount(probes=int(ev == 5)) for ev in range(EVS)])
     fields = {"type": PROBE_REPLY, "ev": 5, "seq": 2, "tx_ns": reply[MRC].tx_ns}
     assert frame.data == bytes(bench.sent(H2, reply[IPv6].fl, probe / report, **fields))
