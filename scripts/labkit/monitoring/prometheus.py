@@ -18,6 +18,7 @@ from typing import Any
 from labkit.cluster.api import Lab
 from labkit.monitoring.rules import RULES
 from labkit.monitoring.server import Server, free_address
+from mrcd.errors import MachineError
 
 PROGRAM = "prometheus"
 METRICS = ("127.0.0.1", 9479)
@@ -134,13 +135,13 @@ class Prometheus:
         return self
 
     def get(self, path: str, **query: str) -> Any:
-        """Returns an answer of the HTTP API."""
+        """Returns an answer of the HTTP API. Raises MachineError if the query is wrong."""
         url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as e:
-            raise AssertionError(f"{query}: {json.load(e)['error']}") from None
+            raise MachineError(f"Prometheus refuses {query}: {json.load(e)['error']}") from None
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """Returns labels and value of each sample, now."""

@@ -103,11 +103,10 @@ def lines(document: Document) -> list[str]:
         took = [f"{r[key]:.0f}" if r[key] is not None else "-" for key in ("fired_s", "over_s")]
         names = sorted({*r["expected"], *r["fired"], *r["fired_after"]})
         for i, name in enumerate(names):
-            fired = "yes" if name in r["fired"] else "later" if name in r["fired_after"] else "no"
-            said = [name if name in r["expected"] else "-", fired if name in r["expected"] else name]
-            first = not i
-            tail = [*took, "right" if r["right"] else "WRONG"] if first else ["", "", ""]
-            rows.append([r["case"] if first else "", *said, *tail])
+            when = "yes" if name in r["fired"] else "after the end" if name in r["fired_after"] else "no"
+            said = [name, when] if name in r["expected"] else ["-", f"{name} {when}".removesuffix(" yes")]
+            tail = [*took, "right" if r["right"] else "WRONG"] if not i else ["", "", ""]
+            rows.append(["" if i else r["case"], *said, *tail])
     out = [
         *fold(
             f"{LAB['hosts']} hosts, {LAB['hosts_per_t0']} under each T0, {LAB['planes']} planes of {LAB['t1']} T1s; "
