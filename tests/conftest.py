@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labkit.cluster.patience import EMULATED
-from tests import workers
+from tests import schedule
 
 # A shell starts background jobs with SIGINT ignored, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Orders the rings, applies --one-of-each, and skips tests that an emulated CPU is too slow for."""
-    items[:] = workers.in_order(items)
+    items[:] = schedule.in_order(items)
     if EMULATED:
         for item in items:
             for name, reason in _NOT_EMULATED.items():
@@ -42,13 +42,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Decides `-n auto` of setup.cfg."""
-    return workers.wanted(config.args)
+    return schedule.wanted(config.args)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.Scheduler:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> schedule.Scheduler:
     """Divides the tests among the workers."""
     config.option.loadscopereorder = False
-    return workers.Scheduler(config, log)
+    return schedule.Scheduler(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,7 +56,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Makes tests of a worker wait while another one's test runs alone."""
     if not hasattr(item.config, "workerinput"):
         return (yield)
-    with workers.turn(item.path):
+    with schedule.turn(item.path):
         return (yield)
 
 

@@ -19,9 +19,9 @@ from tests.packet.wires import Namespace, Tap, unmount
 from tests.packet.witness import alone, ifindex
 
 
-@pytest.fixture(scope="module")
-def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Setup], Bench]]:
-    """Returns a function that gives a data plane per set-up, loaded on first use."""
+@pytest.fixture(scope="session")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Setup], Bench]]:
+    """Returns a function that gives a data plane per set-up, loaded on first use: that takes the verifier a second."""
     if os.geteuid() != 0:
         pytest.skip("needs root: loads the programs, in a network namespace of their own")
     namespace = Path("/proc/thread-self/ns/net")
@@ -37,6 +37,20 @@ def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Setu
 
         yield get
     assert namespace.stat().st_ino == home
+
+
+@pytest.fixture(scope="module")
+def benches(loaded: Callable[[Setup], Bench]) -> Iterator[Callable[[Setup], Bench]]:
+    """Returns a function that gives a data plane per set-up, to which no other module's programs are attached."""
+    used = set[Bench]()
+
+    def get(setup: Setup) -> Bench:
+        used.add(found := loaded(setup))
+        return found
+
+    yield get
+    for each in used:
+        each.detach()
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from mrcd.net import hooks
 from mrcd.tables import abi, enums
 from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables, prefix_key
-from tests import workers
+from tests import schedule
 from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
@@ -92,7 +92,7 @@ class Bench:
         self._taps: dict[tuple[str, int], Tap] = {}
         self._stack: Sender | None = None
         cpus = sorted(os.sched_getaffinity(0))
-        self.cpu = cpus[workers.own_number() % len(cpus)]
+        self.cpu = cpus[schedule.own_number() % len(cpus)]
         with contextlib.ExitStack() as undo:
             self.namespace: Namespace = wired_to.namespace if wired_to else Namespace()
             if wired_to:
@@ -203,13 +203,15 @@ class Bench:
         for name, unit_ns in (("unanswered_ms", 1_000_000), ("probed_us", 1000)):  # low bits
             self.tables.watches[name] -= np.uint32(ns // unit_ns % 2**32)
 
+    def detach(self) -> None:
+        """Detaches all programs. clsact filters would stay as long as the interfaces, which another bench may own."""
+        with self.namespace.inside():
+            self.dataplane.detach_others(set())
+
     def close(self) -> None:
         """Removes everything, and asserts that nothing is left."""
         programs = [_program_id(fd) for fd in self.dataplane.programs().values()]
-        with self.namespace.inside():
-            self.dataplane.detach_others(
-                set()
-            )  # clsact filters stay as long as the interfaces, which another bench may own
+        self.detach()
         self._undo.close()
         assert str(self._bpffs) not in Path("/proc/self/mountinfo").read_text()
         until("the programs are unloaded", lambda: not any(map(_program_exists, programs)))
