@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Divides a run of whole directories among workers (pytest-xdist), one per CPU.
 
-A worker gets one file at a time. Labs and virtual machines need an idle machine, because their tests have bounds in
-milliseconds: they come last, on one worker, when all other workers have ended.
+A worker gets one file at a time. At most one worker has labs. Most labs and the virtual machines need an idle machine,
+because their tests have bounds in milliseconds: they come last, on one worker, when all other workers have ended.
 """
 
 import contextlib
@@ -17,13 +17,21 @@ from xdist.scheduler import LoadScopeScheduling
 from labkit.cluster.patience import EMULATED
 
 TESTS = Path(__file__).parent
-RINGS = ("fuzz", "packet", "unit", "kernels", "lab")  # in the order of a run: long files early, what runs alone last
+# Labs whose tests judge what arrives, not when. They mostly wait, so another worker keeps the CPUs busy.
+PATIENT_LABS = (
+    *("back_to_back", "damage", "docs_commands", "install", "mrcctl_offline", "prometheus", "source_check"),
+    *("traffic", "wire"),
+)
+ORDER = ("patient labs", "fuzz", "packet", "unit", "kernels", "lab")  # long files first; what runs alone last
 ALONE = ("kernels", "lab")
 
 
-def ring(path: Path) -> str:
-    """Returns the directory below tests/ that a path is in; "" for tests/ itself."""
-    return path.resolve().relative_to(TESTS).parts[0] if path.resolve() != TESTS else ""
+def part(path: Path) -> str:
+    """Returns the part of a run, of ORDER, that a test file belongs to; "" for tests/ itself."""
+    inside = path.resolve().relative_to(TESTS)
+    if inside.parent.name == "lab" and inside.stem.removeprefix("test_") in PATIENT_LABS:
+        return "patient labs"
+    return inside.parts[0] if inside.parts else ""
 
 
 def own_number() -> int:
@@ -35,7 +43,7 @@ def wanted(arguments: list[str]) -> int:
     """Returns the number of workers for pytest's arguments: 0 for single files, and where all tests run alone."""
     paths = [Path(argument) for argument in arguments]
     cpus = len(os.sched_getaffinity(0))
-    divisible = cpus > 1 and not EMULATED and all(p.is_dir() and ring(p) not in ALONE for p in paths)
+    divisible = cpus > 1 and not EMULATED and all(p.is_dir() and part(p) not in ALONE for p in paths)
     return cpus if divisible else 0
 
 
@@ -44,7 +52,7 @@ def turn(path: Path) -> Iterator[None]:
     """A block for a test of this file: while no test of another worker runs, if it must run alone."""
     fd = os.open(TESTS, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX if ring(path) in ALONE else fcntl.LOCK_SH)
+        fcntl.flock(fd, fcntl.LOCK_EX if part(path) in ALONE else fcntl.LOCK_SH)
         yield
         fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough, if a child process has the descriptor too
     finally:
@@ -52,13 +60,14 @@ def turn(path: Path) -> Iterator[None]:
 
 
 class Scheduler(LoadScopeScheduling):
-    """Gives out the files in their order; what runs alone is given out as a whole."""
+    """Gives out the files in their order; the patient labs as a whole, and so what runs alone."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "alone" if ring(self.config.rootpath / file) in ALONE else file
+        found = part(self.config.rootpath / file)
+        return "alone" if found in ALONE else found if found == "patient labs" else file
 
 
 def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Returns the tests by ring; the order within a ring stays."""
-    return sorted(items, key=lambda item: RINGS.index(ring(item.path)))
+    """Returns the tests by the part of the run; the order within a part stays."""
+    return sorted(items, key=lambda item: ORDER.index(part(item.path)))
