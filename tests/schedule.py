@@ -18,20 +18,21 @@ from labkit.cluster.patience import EMULATED
 
 TESTS = Path(__file__).parent
 # Labs whose tests judge what arrives, not when. They mostly wait, so another worker keeps the CPUs busy.
-PATIENT_LABS = (
+_PATIENT = (
     *("back_to_back", "damage", "docs_commands", "install", "mrcctl_offline", "prometheus", "source_check"),
     *("traffic", "wire"),
 )
-ORDER = ("patient labs", "fuzz", "packet", "unit", "kernels", "lab")  # long files first; what runs alone last
+# File → part, in directories whose other tests run alone.
+BESIDE = {f"lab/test_{name}.py": "patient labs" for name in _PATIENT} | {"kernels/test_packages.py": "kernel packages"}
+# Long files first; what runs alone last.
+ORDER = ("patient labs", "kernel packages", "fuzz", "packet", "unit", "kernels", "lab")
 ALONE = ("kernels", "lab")
 
 
 def part(path: Path) -> str:
     """Returns the part of a run, of ORDER, that a test file belongs to; "" for tests/ itself."""
     inside = path.resolve().relative_to(TESTS)
-    if inside.parent.name == "lab" and inside.stem.removeprefix("test_") in PATIENT_LABS:
-        return "patient labs"
-    return inside.parts[0] if inside.parts else ""
+    return BESIDE.get(str(inside)) or (inside.parts[0] if inside.parts else "")
 
 
 def own_number() -> int:

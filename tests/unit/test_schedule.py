@@ -39,8 +39,8 @@ def test_every_test_file_has_a_place_in_the_order() -> None:
     assert found == set(schedule.ORDER)
 
 
-def test_the_patient_labs_exist() -> None:
-    assert [name for name in schedule.PATIENT_LABS if not (schedule.TESTS / f"lab/test_{name}.py").exists()] == []
+def test_the_files_that_run_beside_others_exist() -> None:
+    assert [file for file in schedule.BESIDE if not (schedule.TESTS / file).exists()] == []
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_patient_labs_exist() -> None:
         ([""], 4),
         (["unit", "packet"], 4),
         (["unit/test_schedule.py"], 0),
-        (["unit/test_schedule.py::test_the_patient_labs_exist"], 0),
+        (["unit/test_schedule.py::test_every_test_file_has_a_place_in_the_order"], 0),
         (["lab"], 0),
         (["unit", "kernels"], 0),
     ],
