@@ -18,14 +18,14 @@ from labkit.cluster.patience import EMULATED
 
 TESTS = Path(__file__).parent
 # Labs whose tests judge what arrives, not when. They mostly wait, so another worker keeps the CPUs busy.
-_PATIENT = (
+_UNTIMED = (
     *("back_to_back", "damage", "docs_commands", "install", "mrcctl_offline", "prometheus", "source_check"),
     *("traffic", "wire"),
 )
 # File → part, in directories whose other tests run alone.
-BESIDE = {f"lab/test_{name}.py": "patient labs" for name in _PATIENT} | {"kernels/test_packages.py": "kernel packages"}
+BESIDE = {f"lab/test_{name}.py": "untimed labs" for name in _UNTIMED} | {"kernels/test_packages.py": "kernel packages"}
 # Long files first; what runs alone last.
-ORDER = ("patient labs", "kernel packages", "fuzz", "packet", "unit", "kernels", "lab")
+ORDER = ("untimed labs", "kernel packages", "fuzz", "packet", "unit", "kernels", "lab")
 ALONE = ("kernels", "lab")
 
 
@@ -61,12 +61,12 @@ def turn(path: Path) -> Iterator[None]:
 
 
 class Scheduler(LoadScopeScheduling):
-    """Gives out the files in their order; the patient labs as a whole, and so what runs alone."""
+    """Gives out the files in their order; the untimed labs as a whole, and so what runs alone."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         found = part(self.config.rootpath / file)
-        return "alone" if found in ALONE else found if found == "patient labs" else file
+        return "alone" if found in ALONE else found if found == "untimed labs" else file
 
 
 def in_order(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Provides the fixtures of these tests: the bench of rig.py, and namespaces for the netlink tests (witness.py)."""
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,38 +17,36 @@ from tests.packet.ticks import postpone, run_tick, with_deadlines
 from tests.packet.wires import Namespace, Tap, unmount
 from tests.packet.witness import alone, ifindex
 
+KEPT = 6  # benches, of some 50 descriptors each
+
 
 @pytest.fixture(scope="session")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Setup], Bench]]:
-    """Returns a function that gives a data plane per set-up, loaded on first use: that takes the verifier a second."""
+def kept() -> Iterator[dict[Setup, Bench]]:
+    """Returns the loaded data planes by set-up, the last used one last. To load one takes the verifier a second."""
     if os.geteuid() != 0:
         pytest.skip("needs root: loads the programs, in a network namespace of their own")
     namespace = Path("/proc/thread-self/ns/net")
     home = namespace.stat().st_ino
     made: dict[Setup, Bench] = {}
-    with contextlib.ExitStack() as undo:
-
-        def get(setup: Setup) -> Bench:
-            if setup not in made:
-                made[setup] = Bench(tmp_path_factory.mktemp("bpffs"), setup)
-                undo.callback(made[setup].close)
-            return made[setup]
-
-        yield get
+    yield made
+    for each in made.values():
+        each.close()
     assert namespace.stat().st_ino == home
 
 
 @pytest.fixture(scope="module")
-def benches(loaded: Callable[[Setup], Bench]) -> Iterator[Callable[[Setup], Bench]]:
+def benches(kept: dict[Setup, Bench], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Setup], Bench]]:
     """Returns a function that gives a data plane per set-up, to which no other module's programs are attached."""
-    used = set[Bench]()
 
     def get(setup: Setup) -> Bench:
-        used.add(found := loaded(setup))
-        return found
+        if setup not in kept and len(kept) == KEPT:
+            kept.pop(next(iter(kept))).close()
+        bench = kept.pop(setup) if setup in kept else Bench(tmp_path_factory.mktemp("bpffs"), setup)
+        kept[setup] = bench  # as the last one
+        return bench
 
     yield get
-    for each in used:
+    for each in kept.values():
         each.detach()
 
 

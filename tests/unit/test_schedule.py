@@ -9,7 +9,7 @@ import pytest
 
 from tests import schedule
 
-LAB, PATIENT, PACKET = "lab/test_faults.py", "lab/test_traffic.py", "packet/test_push.py"
+LAB, UNTIMED, PACKET = "lab/test_faults.py", "lab/test_traffic.py", "packet/test_push.py"
 
 
 def is_free(directory: Path, lock: int) -> bool:
@@ -23,7 +23,7 @@ def is_free(directory: Path, lock: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("file", "others_may_run"), [(LAB, False), (PATIENT, True), (PACKET, True)])
+@pytest.mark.parametrize(("file", "others_may_run"), [(LAB, False), (UNTIMED, True), (PACKET, True)])
 def test_only_a_lab_that_must_run_alone_waits_for_others_and_keeps_them_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, others_may_run: bool
 ) -> None:
