@@ -17,8 +17,8 @@ REASONS = {
     "probed": "the first probe of a new EV was answered",
     "congested": "a switch has marked packets (ECN CE)",
     "lagging": "something sent on the EV is missing, while later packets on other EVs have arrived",
-    "overdue": "lagging for good: probes were lost too, and nothing has arrived. No event of SKIP comes before it: "
-    "GOOD to SKIP and back is not logged",
+    "overdue": "a lagging EV has failed: probes were lost too, and nothing has arrived. No event of SKIP comes before "
+    "it: GOOD to SKIP and back is not logged",
     "loss": "more packets were lost than loss_ratio allows",
     "grey_loss": "a small, lasting loss that the peer's other EVs do not have",
     "icmp_error": "a switch has answered with an ICMPv6 error",
