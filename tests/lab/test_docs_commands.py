@@ -83,7 +83,9 @@ SYNOPSES = {
         "mrcctl events h2 --since 10m --kind ev --plane 1 --ev 4 -n 3 && mrcctl events --follow"
     ),
     "`histograms`": "mrcctl histograms",
-    "`bpf maps`, `bpf progs`, `bpf dump [PEER [EV]]`": "mrcctl bpf maps && mrcctl bpf progs && mrcctl bpf dump h2 1",
+    "`bpf maps`, `bpf progs [-i SECONDS]`, `bpf dump [PEER [EV]]`": (
+        "mrcctl bpf maps && mrcctl bpf progs -i 0.2 && mrcctl bpf dump h2 1"
+    ),
     "`bugreport [-o FILE]`": "mrcctl bugreport -o report.tar.gz",
     "`deny`, `drain` `TARGET… [--for 30m] [--reason TEXT] [--force]`": (
         "mrcctl deny t1:1:2 --for 30m --reason test --force && mrcctl drain nic:h2:0 --for 30m --reason test --force"
@@ -150,6 +152,7 @@ NAMES = [
     (r"^scripts/lab fail$", "scripts/lab fail t1:1:2"),
     (r"^systemd-analyze security$", "systemd-analyze security --offline=true scripts/deploy/mrcd.service"),
     (r"(iperf3 -c \S+).*", r"\1 -t 1"),
+    (r"(iperf3 -s) .*", r"\1"),
     (r"^(scripts/lab \w+)", r"\1 --name pytest"),
 ]
 """Placeholders and what stands for them; the arguments that prose leaves out; the name of the test's lab."""
