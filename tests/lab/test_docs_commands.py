@@ -27,6 +27,7 @@ SECONDS = 30
 NOT_RUN = {
     r"apt": "changes the packages of this machine",
     r"mrcctl fleet$": "names a group of commands",
+    r"mrcctl (fleet )?(allow|deny|drain|put)$": "names a command without its target or file",
     r"bpftool map dump": "names a command without its map",
     r"ethtool -L": "a veth of the lab has one queue",
     r"ethtool --show-tunnels": "a veth has no table of tunnels",
@@ -76,7 +77,7 @@ SYNOPSES = {
     "`paths [PEER] [--plane N] [--state S] [-i SECONDS]`": "mrcctl paths h2 --plane 1 --state GOOD -i 0.2",
     "`paths --bad`": "mrcctl paths --bad",
     "`paths --decode`": "mrcctl paths --decode",
-    "`links [--plane N] [-i SECONDS]`": "mrcctl links --plane 1 -i 0.2",
+    "`links [--plane N] [-i SECONDS]`": "mrcctl links --plane 3 -i 0.2",
     "`watch [PEER] [-i SECONDS]`": "mrcctl watch h2 -i 0.5",
     "`top [PEER] [-i SECONDS]`": "mrcctl top h2 -i 0.5",
     "`events [PEER] [--since 10m] [--follow] [--kind KIND] [--plane N] [--ev N] [-n N]`": (
