@@ -81,7 +81,8 @@ def _port(port: Port) -> Iterator[str]:
 def source_filters(switch: Switch) -> Iterator[str]:
     """Yields the rules that drop what hosts send from other addresses than their own.
 
-    A host's own packets without a route are answered by an ICMPv6 error, by which mrcd leaves their EV at once. What is for the switch itself, as neighbour discovery, is in the local table, which comes first.
+    A host's own packets without a route are answered by an ICMPv6 error, by which mrcd leaves their EV at once.
+    What is for the switch itself, as neighbour discovery, is in the local table, which comes first.
     """
     filtered = [port for port in switch.ports if port.source]
     if not filtered:
