@@ -226,6 +226,31 @@ def test_what_a_job_under_one_t0_crosses(target: str) -> None:
     assert len(verdict(samples(Named("t0", target, {1.0: 2}, ("gpu1",))), ["gpu1", "gpu2"]).findings) == 1
 
 
+def test_two_hosts_that_do_not_hear_each_other_are_not_ready() -> None:
+    """In a cluster of two, neither can tell which of them is to blame."""
+    named = [Named("peer_down", f"peer:gpu{i}", {0.5: 1}) for i in (1, 2)]
+    named += [Named("host", f"host:gpu{i}", {0.5: 1}) for i in (1, 2)]
+    found = verdict(samples(*named), ["gpu1", "gpu2"])
+    (finding,) = found.findings
+    assert finding.sentence == "one of gpu[1-2] does not answer: 2 of 2 hosts see it"
+    assert found.not_ready_hosts == ["gpu1", "gpu2"]
+
+
+def test_a_host_that_is_down_explains_what_its_only_peer_cannot_tell() -> None:
+    named = Named("peer_down", "peer:gpu2", {0.5: 1}), Named("host", "host:gpu1", {0.5: 1})
+    assert causes(verdict(samples(*named, down=["gpu2"]), ["gpu1", "gpu2"])) == [("not_ready", "mrcd_down")]
+
+
+def test_a_host_that_is_sure_explains_doubts_about_the_same_cause_only() -> None:
+    doubts = [Named("wrong_key", f"peer:gpu{i}", {0.5: 6}) for i in (5, 6)]
+    assert [f.hosts for f in verdict(samples(*doubts, Named("wrong_key", "host:gpu5", {1.0: 1}))).findings] == [
+        ["gpu5"]
+    ]
+    found = verdict(samples(*doubts, Named("loss", "peer:gpu2", {1.0: 7})))
+    assert causes(found) == [("not_ready", "wrong_key"), ("degraded", "loss")]
+    assert found.findings[0].sentence.startswith("one of gpu[5-6] has other secrets than others")
+
+
 def test_hosts_with_the_same_cause_are_one_line() -> None:
     found = verdict(samples(*(Named("peer_down", f"peer:gpu{i}", {1.0: i}, ("gpu1",)) for i in (4, 5, 7))))
     (finding,) = found.findings

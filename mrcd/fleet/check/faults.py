@@ -102,12 +102,15 @@ def findings(samples: Samples, wanted: Sequence[str], known: Mapping[Kind, Abstr
             _add(targets, named)
     found, hosts = [], defaultdict[Kind, list[_Target]](list)
     for group in _told_apart(targets, t0_of):
-        if len(group) == 1 and group[0].is_host:
-            if group[0].parts[1] not in known.get(group[0].kind, ()):
-                hosts[group[0].kind].append(group[0])
-        else:
+        if not all(entry.is_host for entry in group):
             found.append(_element(group, len(samples.hosts)))
-    found += [_hosts(kind, group, len(samples.hosts)) for kind, group in hosts.items()]
+        elif any(entry.parts[1] in known.get(entry.kind, ()) for entry in group):
+            continue
+        elif len(group) > 1:
+            found.append(_hosts(group, len(samples.hosts), is_one=True))
+        else:
+            hosts[group[0].kind].append(group[0])
+    found += [_hosts(group, len(samples.hosts)) for group in hosts.values()]
     if left_out:
         text = f"{left_out} hosts have more causes than mrc_fault can name"
         found.append(Finding(Level.DEGRADED, _OTHERS, "more causes", text, "`mrcctl status` on them", seen_by=left_out))
@@ -172,8 +175,10 @@ def _told_apart(targets: dict[str, _Target], t0_of: Mapping[str, int | None]) ->
 
 def _explains(sure: _Target, other: _Target, t0_of: Mapping[str, int | None]) -> bool:
     """Returns whether a target that is sure explains what the other would: they share paths that end there."""
+    if sure.is_host and other.is_host:
+        return sure.kind is other.kind
     if not sure.plane or sure.plane != other.plane:
-        return not sure.plane and not other.plane
+        return False
     (word, *rest), (other_word, *other_rest) = sure.parts, other.parts
     if word == other_word:
         return False
@@ -187,20 +192,22 @@ def _explains(sure: _Target, other: _Target, t0_of: Mapping[str, int | None]) ->
     return False
 
 
-def _hosts(kind: Kind, group: Sequence[_Target], of_hosts: int) -> Finding:
-    """Returns a finding of hosts as wholes that have the same cause."""
-    names, first = [entry.parts[1] for entry in group], group[0]
+def _hosts(group: Sequence[_Target], of_hosts: int, *, is_one: bool = False) -> Finding:
+    """Returns a finding of hosts as wholes that have the same cause; with `is_one`, of one of them."""
+    kind, names, first = group[0].kind, [entry.parts[1] for entry in group], group[0]
     written, words = compress(names), _WORDS.get(kind, "is dead")
-    if len(names) > 1:
+    if is_one:
+        written = f"one of {written}"
+    elif len(names) > 1:
         words = words.replace("is ", "are ", 1).replace("does ", "do ", 1).replace("has ", "have ", 1)
-    seen_by = max(entry.seen_by for entry in group)
+    seen_by = min(of_hosts, max(entry.seen_by for entry in group))
     up_to = "up to " if len({entry.seen_by for entry in group}) > 1 else ""
     each = names[0] if len(names) == 1 else f"each, such as {names[0]}"
     return Finding(
         Level.DEGRADED if kind in _IMPAIRED else Level.NOT_READY,
         kind.value,
-        f"{brief(names)} {words.split(':')[0]}",
-        f"{written} {words}: {up_to}{min(seen_by, of_hosts)} of {of_hosts} hosts see it",
+        f"{'one of ' * is_one}{brief(names)} {words.split(':')[0]}",
+        f"{written} {words}: {up_to}{seen_by} of {of_hosts} hosts see it",
         _OF_HOST.get(kind, _CONFIRM_ON.format(first.hosts[0] if first.hosts else _A_HOST)).format(each),
         names,
         first.target if len(names) == 1 else "",
