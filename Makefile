@@ -188,6 +188,7 @@ INSTALLED = \
 	build/install/mrcctl.fish:$(TREE)/share/fish/vendor_completions.d/mrcctl.fish \
 	$(foreach f,$(filter-out %/tests.yml,$(wildcard scripts/deploy/prometheus/*)),$f:$(TREE)/share/mrcd/$(notdir $f)) \
 	$(foreach f,$(wildcard docs/*.md docs/images/*),$f:$(TREE)/share/doc/mrcd/$f) \
+	scripts/deploy/prolog-slurmctld:$(TREE)/share/mrcd/prolog-slurmctld \
 	scripts/deploy/mrcd.toml:$(DESTDIR)$(SYSCONFDIR)/mrcd/mrcd.toml.example
 
 .PHONY: man

@@ -6,7 +6,8 @@ MrcdError                 has a message and, if one is known, a remedy (`hint`)
 │   └── ConfigError
 └── MachineError          the daemon, the kernel or the machine refused         exit code 2
     ├── KernelError       has errno and the kernel's text for it
-    └── DaemonError       the daemon is down, or answered with an error
+    ├── DaemonError       the daemon is down, or answered with an error
+    └── CannotTell        a check has no result                                 exit code 3
 """
 
 import errno
@@ -54,6 +55,12 @@ class KernelError(MachineError):
 
 class DaemonError(MachineError):
     """mrcd does not answer, or refused a request."""
+
+
+class CannotTell(MachineError):
+    """A check for a scheduler has no result, because what it reads does not answer."""
+
+    exit_code = 3
 
 
 def no_peer(name: str, peers: Iterable[str]) -> UsageError:

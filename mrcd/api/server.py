@@ -177,7 +177,7 @@ class Servers:
     def __init__(
         self, daemon: Daemon, run_dir: Path, metrics: Metrics, reloader: Reloader, member: FleetMember
     ) -> None:
-        self._endpoint = Endpoint(daemon, metrics)
+        self._endpoint = Endpoint(daemon, reloader.source, metrics)
         self._control = ControlSocket(run_dir, Api(daemon, reloader, member).application())
         self.restore_socket = self._control.restore
 

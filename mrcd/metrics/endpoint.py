@@ -12,8 +12,10 @@ from prometheus_client.exposition import choose_encoder
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon.daemon import Daemon
 from mrcd.errors import MachineError
+from mrcd.fleet.source import FileSource
 from mrcd.metrics.collector import TablesCollector
 from mrcd.metrics.page import Page
+from mrcd.metrics.readiness import ReadinessCollector
 from mrcd.metrics.web_config import WebConfig
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -63,11 +65,12 @@ def scrape_route(registry: CollectorRegistry, run: Callable[[Callable[[], bytes]
 class Endpoint:
     """The HTTP server of the metrics and the web page."""
 
-    def __init__(self, daemon: Daemon, settings: Metrics) -> None:
+    def __init__(self, daemon: Daemon, source: FileSource, settings: Metrics) -> None:
         self._settings = settings
         self._web_config = WebConfig(settings.web_config) if settings.web_config else None
         registry = CollectorRegistry()
         registry.register(TablesCollector(daemon))
+        registry.register(ReadinessCollector(daemon, source))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         self._page = Page(daemon)

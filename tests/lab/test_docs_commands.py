@@ -28,6 +28,7 @@ NOT_RUN = {
     r"apt": "changes the packages of this machine",
     r"mrcctl fleet$": "names a group of commands",
     r"mrcctl (fleet )?(allow|deny|drain|put)$": "names a command without its target or file",
+    r"mrcctl fleet check(?! --help)": "needs a Prometheus: tests/lab/test_fleet_check.py",
     r"bpftool map dump": "names a command without its map",
     r"ethtool -L": "a veth of the lab has one queue",
     r"ethtool --show-tunnels": "a veth has no table of tunnels",
@@ -122,6 +123,10 @@ SYNOPSES = {
     "`fleet allow` `TARGET… | --all`": "mrcctl fleet allow t1:1:2 && mrcctl fleet allow --all",
     "`fleet put FILE [--if-generation N] [--force]`": "mrcctl fleet put cluster.toml --force",
     "`fleet get`": "mrcctl fleet get",
+    # with a Prometheus: tests/lab/test_fleet_check.py
+    "`fleet check --hosts LIST --prometheus URL [--strict] [--max-age SECONDS] [--least-evs PERCENT]`": (
+        "mrcctl fleet check --help"
+    ),
     "`version`, `completion bash|zsh|fish`": (
         "mrcctl version && mrcctl completion bash && mrcctl completion zsh && mrcctl completion fish"
     ),

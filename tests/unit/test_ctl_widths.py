@@ -16,6 +16,7 @@ from click.testing import Result
 
 from mrcd.ctl.main import cli
 from mrcd.ctl.packets.tally import Tally
+from mrcd.fleet.check.samples import HostSample, Samples
 from tests.unit.arrays import Arrays
 from tests.unit.canned_daemon import BAD_PATH, EVENT, HISTOGRAM, KEYS, LINK, PATH, PEER, STATUS, Daemon
 from tests.unit.test_fleet_report import document, said
@@ -80,6 +81,7 @@ TABLES = {
     "links": ["LINK "],
     "links -i 0.1": ["LINK "],
     "fleet status": ["HOST ", "DENIED "],
+    f"fleet check --hosts {NAME},h[1-9] --prometheus http://prometheus:9090": [],
     "fabric plan --hosts 64 --radix 16": ["PLANE ", "FAILED "],
     f"probe {NAME}": ["EV "],
     f"trace {NAME} --ev 6": ["HOP "],
@@ -153,6 +155,7 @@ def terminal(
         "mrcd.ctl.commands.bpf._tables": lambda directory: Arrays(4, 8),
         "mrcd.ctl.packets.probe.run": lambda *given, **options: PROBED,
         "mrcd.ctl.packets.trace.run": lambda *given, **options: TRACED,
+        "mrcd.fleet.check.read.read": lambda *given: Samples({NAME: HostSample(NAME, attached=False)}),
         "mrcd.ctl.examine.command.doctor": lambda *given: EXAMINED,
         "mrcd.ctl.examine.command.preflight": lambda *given: EXAMINED,
     }.items():

@@ -17,10 +17,13 @@ from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.daemon.daemon import Daemon
 from mrcd.fabric import topology
+from mrcd.fleet.keys import FleetFile
+from mrcd.fleet.source import FileSource, Loaded
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Share
 from mrcd.health.links.judge import Counts, State
 from mrcd.health.links.watch import LinkWatch, Verdicts
 from mrcd.metrics.collector import MOST_EV_SERIES, MOST_FAULT_SERIES, TablesCollector
+from mrcd.metrics.readiness import ReadinessCollector, full_sweep_s, in_use_ratio, sweep_age_s
 from mrcd.tables import abi, enums, pinned
 from mrcd.tables.enums import EvState, Histogram, Reason
 from mrcd.tables.histograms import Durations
@@ -49,6 +52,9 @@ class Host(Arrays):
                 table[name][1, 5] = value
         self.programs: Any = SimpleNamespace(hooks=[])
         self.causes: list[Cause] = []
+        self.key_ids: list[int] = []
+        self.source = FileSource(Path("/nowhere/mrcd.toml"), Path("/nowhere"))
+        self.source.running = Loaded(self.plan.config, text, None)
         self.view = documents.View(shown, self.plan, [], Path("/nowhere"))
         self.counts = np.zeros((enums.HISTOGRAMS, abi.BUCKETS), np.uint64)
 
@@ -73,8 +79,10 @@ class Host(Arrays):
             programs=self.programs,
             faults=SimpleNamespace(causes=self.causes),
             started=time.monotonic(),
+            keyring=SimpleNamespace(ids=self.key_ids),
         )
         registry.register(TablesCollector(cast(Daemon, daemon)))
+        registry.register(ReadinessCollector(cast(Daemon, daemon), self.source))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         return generate_latest(registry).decode()
@@ -279,6 +287,73 @@ def test_at_most_3000_series_with_64_peers_of_256_evs(planes: int) -> None:
     known = host.evs["state"][host.evs["configured"] != 0]
     assert sum("ASSUMED_BAD" in k for k in each) == (known == EvState.ASSUMED_BAD).sum()  # the worst first
     assert series["mrc_ev_series_omitted"] == len(known) - MOST_EV_SERIES
+
+
+def test_what_hosts_must_have_in_common(host: Host) -> None:
+    def info() -> dict[str, str]:
+        (line,) = [line for line in host.text().splitlines() if line.startswith("mrc_config_info{")]
+        return dict(re.findall(r'(\w+)="([^"]*)"', line))
+
+    own = info()
+    assert own.keys() == {"t0", "agreed", "sha256", "generation", "key_ids"}
+    assert (own["t0"], own["generation"], own["key_ids"]) == ("0", "", "")
+    assert (len(own["agreed"]), len(own["sha256"])) == (4, 12)
+    host.key_ids = [3, 4]
+    host.source.running = Loaded(host.plan.config, TEXT, FleetFile(4711, TEXT))
+    assert info() == own | {"generation": "4711", "key_ids": "3,4"}
+    other = Host(TEXT.replace("t1s = 4", "t1s = 3"))
+    host.plan, host.source, host.key_ids = other.plan, other.source, []
+    assert {key for key, value in info().items() if value != own[key]} == {"agreed", "sha256"}
+
+
+def test_evs_in_use_and_the_last_full_sweep(host: Host) -> None:
+    host.path_stats["probe_ns"] = time.monotonic_ns() - 5 * S
+    host.node["plane_mask"] = 0b11
+    host.node["idle_us"] = 4_000_000
+    series = host.scrape()
+    assert series["mrc_evs_in_use_ratio"] == 1
+    assert 5 <= series["mrc_full_sweep_age_seconds"] < 6
+    assert series["mrc_full_sweep_seconds"] == 4
+    host.evs["state"][:, 0] = EvState.ASSUMED_BAD
+    host.path_stats["probe_ns"][2, 5] = 0
+    series = host.scrape()
+    assert series["mrc_evs_in_use_ratio"] == 0.875  # h1 and h3 have 8 EVs, h2 under the same T0 has 2
+    assert series["mrc_full_sweep_age_seconds"] < 6  # h2 has no EV 5
+    host.path_stats["probe_ns"][3, 5] = 0
+    assert host.scrape()["mrc_full_sweep_age_seconds"] == np.inf
+    host.node["plane_mask"] = 0b01  # EV 5 is of plane 1, on which nothing is sent now
+    assert host.scrape()["mrc_full_sweep_age_seconds"] < 6
+
+
+def test_the_median_leaves_out_single_peers_and_silent_ones() -> None:
+    configured = np.ones((4, 4), bool)
+    in_use = configured.copy()
+    in_use[0] = False
+    nobody = np.zeros(4, bool)
+    assert in_use_ratio(configured, in_use, nobody) == 1
+    in_use[:, 0] = False
+    assert in_use_ratio(configured, in_use, nobody) == 0.75
+    in_use[1] = False
+    assert in_use_ratio(configured, in_use, nobody) == 0.375
+    assert in_use_ratio(configured, in_use, np.array([True, True, False, False])) == 0.75
+    assert np.isnan(in_use_ratio(configured, in_use, ~nobody))
+    assert np.isnan(in_use_ratio(~configured, in_use, nobody))
+
+
+def test_the_oldest_ev_makes_the_age_of_the_sweep() -> None:
+    probed = np.array([[7 * S, 3 * S], [9 * S, 0]], np.uint64)
+    which = np.array([[True, True], [True, False]])
+    assert sweep_age_s(probed, which, 10 * S) == 7
+    assert sweep_age_s(probed, ~which, 10 * S) == np.inf
+    assert np.isnan(sweep_age_s(probed, which & ~which, 10 * S))
+
+
+@pytest.mark.parametrize(
+    ("idle_us", "idle_evs", "seconds"),
+    [(100_000, 0, 1), (2_000_000, 0, 2), (2_000_000, 256, 2), (2_000_000, 100, 6), (34_800_000, 16, 556.8)],
+)
+def test_a_full_sweep_takes_as_many_sweeps_as_cover_all_evs(idle_us: int, idle_evs: int, seconds: float) -> None:
+    assert full_sweep_s(idle_us, idle_evs, 256, 1000) == pytest.approx(seconds)
 
 
 ROW = re.compile(r"^\| `(mrc_\w+)` \| (\w+) \| ([\w, `]*) \| (.+) \|$", re.M)

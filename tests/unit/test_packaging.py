@@ -91,7 +91,9 @@ def test_the_unit_leaves_the_data_plane_alone() -> None:
     assert "RuntimeDirectoryPreserve=yes" in lines
 
 
-@pytest.mark.parametrize("script", ["scripts/set-up", "scripts/deploy/debian/build", ".ci/run"])
+@pytest.mark.parametrize(
+    "script", ["scripts/set-up", "scripts/deploy/debian/build", "scripts/deploy/prolog-slurmctld", ".ci/run"]
+)
 def test_shell_scripts(script: str) -> None:
     path = ROOT / script
     assert path.stat().st_mode & 0o111, f"{script} cannot be run"

@@ -18,6 +18,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from mrcd import __version__
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon.daemon import Daemon
+from mrcd.fleet.source import FileSource
 from mrcd.metrics.endpoint import Endpoint
 from mrcd.metrics.page import FILES, TYPES, Cached
 from mrcd.metrics.web_config import WebConfig
@@ -106,7 +107,8 @@ def test_tls_is_for_all_paths_and_rates_are_sampled_while_it_serves(server: Page
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    endpoint = Endpoint(cast(Daemon, server.daemon), Metrics(address=address, web_config=str(tmp_path / "web.yml")))
+    settings = Metrics(address=address, web_config=str(tmp_path / "web.yml"))
+    endpoint = Endpoint(cast(Daemon, server.daemon), FileSource(tmp_path / "mrcd.toml", tmp_path), settings)
 
     async def run() -> None:
         await endpoint.start()

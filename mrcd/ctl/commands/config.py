@@ -37,7 +37,7 @@ def check(options: Options, file: Path | None, host: str | None) -> None:
     """
     from mrcd.ctl.commands.config_documents import summary
 
-    emit(options, summary(file or _cluster_file(options), host, options.run_dir), plan_lines)
+    emit(options, summary(file or cluster_file(options), host, options.run_dir), plan_lines)
 
 
 @config.command(short_help="Show what a reload would change.")
@@ -81,7 +81,7 @@ def reload(options: Options, force: bool) -> None:
     )
 
 
-def _cluster_file(options: Options) -> Path:
+def cluster_file(options: Options) -> Path:
     """Return the cluster file of the running mrcd, or that which the next mrcd will read."""
     with contextlib.suppress(DaemonError, TypeError, KeyError):
         return Path(options.client.get("/v1/config")["file"])

@@ -105,7 +105,7 @@ class Prometheus:
     ) -> None:
         self._relays = {host: Relay(lab, host) for host in hosts}
         address = free_address()
-        self._url = f"http://{address}"
+        self.url = f"http://{address}"
         self._text = _CONFIGURATION.format(
             every=f"{1000 * scrape_s:.0f}ms",
             rules=rules,
@@ -136,7 +136,7 @@ class Prometheus:
 
     def get(self, path: str, **query: str) -> Any:
         """Returns an answer of the HTTP API. Raises MachineError if the query is wrong."""
-        url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 return json.load(answer)["data"]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Defines `mrcctl fleet check`, which asks Prometheus and needs no mrcd on its host."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.commands.config import cluster_file
+from mrcd.ctl.documents.fleet_check import check_lines
+from mrcd.ctl.options import prometheus_options
+from mrcd.errors import CannotTell, ConfigError, MachineError, UsageError
+
+if TYPE_CHECKING:
+    from mrcd.fleet.check.samples import Samples
+    from mrcd.fleet.prometheus import Prometheus
+
+_STRICT, _NOT_READY = 1, 2
+
+
+@click.command(short_help="Check before a job that its hosts and the paths between them are ready.")
+@click.option("--hosts", "text", required=True, metavar="LIST", help="The job's hosts, such as gpu[1-512].")
+@prometheus_options
+@click.option("--strict", is_flag=True, help="Exit status 1 if the hosts are ready, but degraded.")
+@click.option(
+    "--max-age",
+    type=click.FloatRange(min=1, max=3600),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Older samples do not count; at least two scrape intervals.",
+)
+@click.option(
+    "--least-evs",
+    type=click.FloatRange(min=0, max=100),
+    default=50.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="A host with a lower share of its EVs in use is not ready.",
+)
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The cluster file, to check names that Prometheus does not know; default that of this host, if it has one.",
+)
+@common
+@click.pass_obj
+def check(
+    options: Options,
+    /,
+    text: str,
+    server: "Prometheus",
+    strict: bool,
+    max_age: float,
+    least_evs: float,
+    file: Path | None,
+) -> None:
+    """Check whether hosts and the paths between them are ready for a job, by what they last told Prometheus.
+
+    Runs on any machine that reaches Prometheus. LIST is as Slurm writes it: gpu[1-4,7],login1. Only what concerns these
+    hosts counts; a host or a switch that their paths do not cross may be down.
+
+    Exit status 0 if they are ready, also with fewer paths (--strict: 1 then), 2 if not, 3 if that cannot be told; 1 for
+    wrong usage. --timeout is for each question.
+    """
+    from mrcd.config.hostlist import expand
+    from mrcd.fleet.check.findings import Limits
+    from mrcd.fleet.check.judge import judge
+    from mrcd.fleet.check.read import read
+
+    limits = Limits(sample_s=max_age, least_in_use=least_evs / 100)
+    wanted = expand(text)
+    try:
+        samples = read(server, wanted, limits.sample_s)
+    except MachineError as e:
+        raise CannotTell(str(e.args[0]), hint=e.hint) from None
+    _require_names(options, wanted, samples, file)
+    document = judge(samples, wanted, limits).document()
+    emit(options, document, check_lines, colour=colours(), width=terminal_width())
+    sys.exit({"not_ready": _NOT_READY, "degraded": _STRICT if strict else 0}.get(document["verdict"], 0))
+
+
+def _require_names(options: Options, wanted: Sequence[str], samples: "Samples", file: Path | None) -> None:
+    """Raise UsageError if a host that Prometheus does not know is not in the cluster file either."""
+    unknown = [name for name in wanted if name not in samples.hosts and name not in samples.down]
+    if not unknown:
+        return
+    from mrcd.config.cluster_file import load
+    from mrcd.config.hostlist import compress
+
+    path = file or cluster_file(options)
+    try:
+        known = {host.name: None for host in load(path).hosts}
+    except ConfigError:  # a machine without mrcd, such as a scheduler's, has none
+        if file is not None:
+            raise
+        return
+    missing = [name for name in unknown if name not in known]
+    if missing:
+        raise UsageError(f"{compress(missing)}: not in the cluster file {path}", hint=f"its hosts: {compress(known)}")
