@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Picks the elements of a plane that may lose packets, by sums that are cheap to read. Pure."""
+
+import numpy as np
+
+from mrcd.fleet.counts import Floats
+from mrcd.fleet.elements import Direction, Element, Kind
+from mrcd.fleet.model import Model
+
+_TRIED = 6  # elements of each kind
+_TRIED_HOSTS = 12
+
+
+def candidates(model: Model, plane: int) -> list[Element]:
+    """Returns the most suspicious elements of each kind in a plane."""
+    return [*_switches_and_links(model, plane), *_nics(model, plane)]
+
+
+def excess(lost: Floats, expected: Floats) -> Floats:
+    """Returns by how much the likeliest mean of a cell raises its log likelihood, where it loses more than expected."""
+    found = np.zeros_like(lost)
+    more = (lost > expected) & (expected > 0)
+    n, rest = lost[more], expected[more]
+    found[more] = n * np.log(n / rest) - (n - rest)
+    return found
+
+
+def _top(values: Floats, count: int) -> list[int]:
+    """Returns the places of the largest positive values."""
+    size = min(count, len(values))
+    if not size:
+        return []
+    return [int(i) for i in np.argpartition(values, -size)[-size:] if values[i] > 0]
+
+
+def _switches_and_links(model: Model, p: int) -> set[Element]:
+    found: set[Element] = set()
+    uplink, peer_t0 = (excess(grid.lost[p], grid.expected(p)) for grid in (model.uplink, model.peer_t0))
+    for at in _top(uplink.ravel(), _TRIED):
+        found.add(Element(Kind.LINK, Direction.UP, p, *divmod(at, model.t1s)))
+    t1s = _top(uplink.sum(axis=0), _TRIED)
+    by_receiver, by_source = peer_t0.sum(axis=0), peer_t0.sum(axis=1)
+    t0s = _top(by_receiver, _TRIED)
+    found |= {Element(Kind.LINK, Direction.DOWN, p, t0, t1) for t0 in t0s for t1 in t1s}
+    found |= {Element(Kind.T1, Direction.BOTH, p, t1=t1) for t1 in t1s}
+    found |= {Element(Kind.T0, Direction.UP, p, t0) for t0 in _top(by_source, _TRIED)}
+    return found | {Element(Kind.T0, Direction.DOWN, p, t0) for t0 in t0s}
+
+
+def _nics(model: Model, p: int) -> set[Element]:
+    """Returns the NICs of hosts that lose more than others of their T0."""
+    fleet = model.fleet
+    sent, expected = model.peer_t0.sent[p].sum(axis=1), model.peer_t0.expected(p).sum(axis=1)
+    usual = np.divide(expected, sent, out=np.full_like(sent, model.noise), where=sent > 0)
+    of_sender = excess(fleet.host.lost[:, p], fleet.host.sent[:, p] * usual[fleet.t0_of_host])
+    of_sender[[e.host for e in model.chosen if e.is_sender and e.plane == p]] = 0.0
+    senders = _top(of_sender, _TRIED_HOSTS)
+    model.read(senders)
+    lost, expected = (np.bincount(fleet.peer_host, v, model.hosts) for v in (model.peer.lost, model.peer.expected()))
+    # What a receiver loses on all planes cannot exceed, in this plane, what its T0's hosts lose.
+    of_t0 = excess(model.peer_t0.lost[p].sum(axis=0), model.peer_t0.expected(p).sum(axis=0))
+    of_receiver = np.minimum(excess(lost, expected), of_t0[fleet.t0_of_host])
+    found = {Element(Kind.NIC, Direction.UP, p, host=h) for h in senders}
+    return found | {Element(Kind.NIC, Direction.DOWN, p, host=h) for h in _top(of_receiver, _TRIED_HOSTS)}

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Keeps one sum of a fleet: what was sent and lost, and what of that is expected. Pure."""
+
+from typing import Any
+
+import numpy as np
+
+from mrcd.fleet.counts import Floats, Sums
+from mrcd.fleet.likelihood import Cells
+
+LEAST_NOISE = 1e-6  # a fabric without any fault still loses this share now and then
+_USUAL_SHARE = 0.75  # of the cells: those that lose least show the noise
+_FEW = 0.25  # of the planes: those that lose least show what is usual
+
+
+class Grid:
+    """Sent and lost packets per cell; the usual loss ratio; and the losses that chosen elements explain."""
+
+    def __init__(self, sums: Sums, noise: Any) -> None:
+        """`noise` is the usual loss ratio, of any shape that fits the cells."""
+        self.sent, self.lost = sums.sent.copy(), sums.lost.copy()
+        self.noise = np.broadcast_to(np.asarray(noise, float), self.sent.shape)
+        self.explained = np.zeros_like(self.sent)
+        self.margin = 1.0
+        """How much more than what is explained may be lost before something else must be the cause."""
+
+    def expected(self, at: Any = ..., margin: float | None = None) -> Floats:
+        """Returns the lost packets that are expected in some cells, with a margin."""
+        margin = self.margin if margin is None else margin
+        return np.asarray(self.noise[at] * self.sent[at] + margin * self.explained[at])
+
+    def cells(self, at: Any, crossing: Any, is_far: Any = True) -> Cells:
+        """Returns some cells, of which `crossing` packets cross an element."""
+        found = (self.lost[at], self.expected(at), self.expected(at, 1.0), np.asarray(crossing, float))
+        lost, expected, usual, sent = (np.atleast_1d(v).ravel() for v in found)
+        return Cells(lost, expected, usual, sent, np.broadcast_to(is_far, sent.shape))
+
+    def summed(self, at: Any, crossing: Floats, which: Any = True) -> Cells:
+        """Returns some cells, summed over their first dimension; `which` leaves out some."""
+        lost, expected, usual = (
+            (v * which).sum(axis=0) for v in (self.lost[at], self.expected(at), self.expected(at, 1.0))
+        )
+        sent = crossing.sum(axis=0)
+        return Cells(lost, expected, usual, sent, np.ones(len(sent), bool))
+
+    def likelihood(self, at: Any = ...) -> float:
+        """Returns by how much the explained losses raise the log likelihood of some cells."""
+        usual, explained = self.noise[at] * self.sent[at], self.explained[at]
+        used = (self.lost[at] > 0) & (explained > 0) & (usual > 0)
+        return float((self.lost[at][used] * np.log1p(explained[used] / usual[used])).sum() - explained.sum())
+
+
+def shares(values: Floats, axis: int) -> Floats:
+    """Returns values divided by their sum over an axis; 0 where there are none."""
+    total = values.sum(axis=axis, keepdims=True)
+    return np.asarray(np.divide(values, total, out=np.zeros_like(values), where=total > 0))
+
+
+def usual_noise(sums: Sums) -> float:
+    """Returns the usual loss ratio of a fabric: of the cells that lose least, in a plane that loses little."""
+    found = []
+    for sent, lost in zip(sums.sent, sums.lost, strict=True):
+        used = sent > 0
+        if used.any():
+            sent, lost = sent[used], lost[used]
+            usual = np.argsort(lost / sent)[: max(1, int(len(sent) * _USUAL_SHARE))]
+            found.append(float(lost[usual].sum() / sent[usual].sum()))
+    return max(LEAST_NOISE, float(np.quantile(found, _FEW, method="lower"))) if found else LEAST_NOISE
+
+
+def usual_of_planes(sent: Floats, lost: Floats) -> Floats:
+    """Returns the loss ratio of each column in a plane where it loses little, from (planes, columns).
+
+    A fault has one plane. What a host or T0 loses on all of them, congestion and busy receivers cost.
+    """
+    ratio = np.divide(lost, sent, out=np.zeros_like(sent), where=sent > 0)
+    return np.asarray(np.quantile(ratio, _FEW, axis=0, method="lower"))

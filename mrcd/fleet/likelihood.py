@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Fits the lost packets of one element to counts. Pure.
+
+Losses are rare, so the lost packets of a cell are Poisson distributed. Their mean is what is expected without the
+element, plus the element's losses times the cell's share of the packets that cross it. A cell weighs by its packets, as
+with a binomial likelihood.
+
+All views show the same lost packets, so all have the same number. Their loss ratios may differ, because hosts leave
+lossy paths, and the packets that would have crossed the element are known in some views only.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrcd.fleet.counts import Floats
+
+_STEPS = 20
+_CLOSE = 1e-3
+_LEAST_EXPECTED = 1e-9  # packets
+
+
+class Cells(NamedTuple):
+    """Lost packets, those that are expected without the element, and packets that crossed the element.
+
+    `expected` has a margin; `usual` is the same without. `is_far`: packets between different T0s; others have fewer EVs,
+    and so lose fewer packets until these are left.
+    """
+
+    lost: Floats
+    expected: Floats
+    usual: Floats
+    crossing: Floats
+    is_far: NDArray[np.bool_]
+
+
+class Views(NamedTuple):
+    """The cells of each sum. Packets between hosts under one T0 are not in `uplink`."""
+
+    uplink: Cells
+    peer_t0: Cells
+    peer: Cells
+
+
+class Fit(NamedTuple):
+    """The likeliest number of lost packets, how much it raises the log likelihood of a view, and loss ratios.
+
+    `ratio` is that of uplinks and peers' T0s, `pair_ratio` that of peers. `least` is the number of lost packets beyond
+    the usual ones in the view that has fewest. `even` is the share of the losses that was seen where it was
+    predicted, in the view where that is least.
+    """
+
+    lost: float
+    gain: float
+    ratio: float
+    pair_ratio: float
+    least: float
+    even: float
+
+
+NOTHING = Fit(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def fit(views: Views) -> Fit:
+    """Returns the likeliest losses of an element."""
+    packets, of_pairs = float(views.peer_t0.crossing.sum()), float(views.peer.crossing.sum())
+    if packets <= 0 or of_pairs <= 0:
+        return NOTHING
+    lost = np.concatenate([v.lost for v in views])
+    some = lost > 0
+    n = lost[some]
+    if not len(n):
+        return NOTHING
+    expected = np.maximum(np.concatenate([v.expected for v in views])[some], _LEAST_EXPECTED)
+    totals = (packets, packets, of_pairs)
+    share = np.concatenate([v.crossing / total for v, total in zip(views, totals, strict=True)])
+    shares = float(share.sum())
+    share = np.maximum(share[some], 0.0)
+    if float((n * share / expected).sum()) <= shares:
+        return NOTHING
+    found, most = max(1e-3, float((n * (share > 0)).sum()) / shares), min(packets, of_pairs)
+    for _ in range(_STEPS):
+        # Newton's method in the logarithm, where the likelihood of a rare loss is nearly quadratic
+        part = found * share / (expected + found * share)
+        slope = float((n * part).sum()) - found * shares
+        bend = float((n * part * (1 - part)).sum()) - found * shares
+        step = float(np.clip(-slope / bend if bend < 0 else np.sign(slope), -2.0, 2.0))
+        found = min(most, found * float(np.exp(step)))
+        if abs(step) < _CLOSE or (found == most and step > 0):
+            break
+    gain = float((n * np.log1p(found * share / expected)).sum()) - found * shares
+    beyond = [float((v.lost - v.usual)[v.crossing > 0].sum()) for v in views if v.crossing.any()]
+    even = min(_evenness(v, found / total) for v, total in zip(views, totals, strict=True))
+    return Fit(found, gain / len(views), found / packets, found / of_pairs, min(beyond), even)
+
+
+def _evenness(view: Cells, ratio: float) -> float:
+    """Returns which share of the predicted losses was seen where it was predicted."""
+    predicted = ratio * view.crossing[view.is_far]
+    seen = np.clip((view.lost - view.usual)[view.is_far], 0.0, predicted)
+    total = float(predicted.sum())
+    return float(seen.sum()) / total if total else 1.0
