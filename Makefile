@@ -64,6 +64,15 @@ demo: set-up ## run a cluster on this machine: one TCP flow over every path, fau
 	@$(MAKE) build
 	@$(IN_VENV) scripts/demo
 
+.PHONY: demo-training
+demo-training: set-up-training ## run a training job (gloo) through five faults, with mrcd and over the kernel's SRv6 (4 minutes)
+	@$(MAKE) build
+	@$(IN_VENV) scripts/demo-training
+
+.PHONY: set-up-training
+set-up-training:
+	@scripts/set-up --training
+
 .PHONY: test
 test: set-up ## run all tests; PYTEST_ARGS="tests/unit -k name" for some
 	@$(MAKE) build

@@ -7,7 +7,7 @@
 #include "kernel_sids.h"
 #include "spray.h"
 
-/* Read the sender's status from a probe: links, status bits, generation. An older probe that a newer one overtook on
+/* Read the sender's status from a probe: links, status bits, generation, cluster file. An older probe that a newer one overtook on
  * another path must not undo the newer one's news.
  */
 static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, const struct control *control)
@@ -24,6 +24,7 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 	peer->generation = bpf_ntohl(control->probe.generation);
 	peer->key_ids[0] = control->probe.key_ids[0];
 	peer->key_ids[1] = control->probe.key_ids[1];
+	peer->fingerprint = bpf_ntohs(control->probe.fingerprint);
 	if (peer->status != status) /* conditional, because every packet reads this cache line */
 		peer->status = status;
 	if (peer->plane_mask == plane_mask)

@@ -121,7 +121,7 @@ static __always_inline void tag_data(struct mrc_hdr *mrc, __u32 host_id)
 		mrc->auth = data_tag(key, mrc);
 }
 
-/* Tell the peer which keys it may use, and this host's status. */
+/* Tell the peer which keys it may use, this host's status, and which cluster file it has. */
 static __always_inline void announce(struct mrc_probe *probe, const struct mrc_auth *auth, const struct mrc_node *self)
 {
 	probe->key_ids[0] = auth->rx_id[0];
@@ -129,6 +129,7 @@ static __always_inline void announce(struct mrc_probe *probe, const struct mrc_a
 	probe->plane_mask = bpf_htons(self->plane_mask);
 	probe->status = bpf_htons(self->status | auth->status);
 	probe->generation = bpf_htonl(self->generation);
+	probe->fingerprint = bpf_htons(settings.fingerprint);
 }
 
 /* Tag a complete request. */

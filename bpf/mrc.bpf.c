@@ -36,6 +36,7 @@
  *   mrc_sweep       run by `mrcctl detach` without the daemon: sends probe requests on the EVs of a peer
  *   mrc_set_states  run by the daemon: changes the state of an EV
  *   mrc_tick        run by the daemon: serves the deadlines of all peers
+ *   mrc_probe_links run by the daemon: probes this host's own links (link_probe.h)
  *
  * Shared by all: maps.h (maps), mrc_abi.h, mrc_events.h and mrc_state.h (their entries), arith.h, probe.h, verifier.h.
  */
@@ -219,6 +220,8 @@ int mrc_pop(struct __sk_buff *skb)
 		return drop_skb(MRC_DROP_BAD_SRH);
 	if (is_diagnostic_reply(&o))
 		return TC_ACT_SHOT; /* consumed, not dropped */
+	if (is_link_probe(o.mrc))
+		return pop_link_probe(skb, ETH_HLEN + o.length - sizeof(*o.mrc), plane);
 	reason = verify_arrival(&o, plane, &a);
 	if (reason)
 		return drop_skb(reason);
@@ -270,7 +273,8 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		vlan = bpf_ntohs(o.vlan->tci) & VLAN_VID_MASK;
 	/* If the NIC has stripped the tag, no plane is found, and mrc_pop does the work. */
 	plane = arrival_plane(o.ip6, ctx->ingress_ifindex, vlan);
-	if (plane == NO_PLANE || is_diagnostic_reply(&o)) /* the tool's packet socket comes behind this hook */
+	/* A tool's packet socket comes behind this hook. */
+	if (plane == NO_PLANE || is_diagnostic_reply(&o) || is_link_probe(o.mrc))
 		return XDP_PASS;
 	reason = verify_arrival(&o, plane, &a);
 	if (reason)
@@ -359,6 +363,21 @@ int mrc_tick(struct __sk_buff *skb)
 	t.sweep.node->ticked_ns = bpf_ktime_get_ns();
 	t.clock->by_daemon++;
 	return tick(&t) / NS_PER_US;
+}
+
+/* Probe links of this host, by BPF_PROG_TEST_RUN with any packet of sufficient size. It is no part of mrc_tick: no
+ * deadline depends on it. cb[0]: first link; cb[1]: number of links. Returns the number of probes sent.
+ */
+SEC("tc")
+int mrc_probe_links(struct __sk_buff *skb)
+{
+	struct link_sweep s = { .skb = skb, .node = node(), .clock = tick_clock(), .first = skb->cb[0] };
+
+	if (!s.node || !s.clock ||
+	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0))
+		return 0;
+	bpf_loop(skb->cb[1], probe_link, &s, 0);
+	return s.sent;
 }
 
 /* Change the state of an EV. The daemon runs it by BPF_PROG_TEST_RUN, with the peer's host id as mark. cb[0]: EV or

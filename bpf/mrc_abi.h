@@ -141,7 +141,8 @@ struct mrc_peer {
 	__u8 key_ids[4]; /* programs: keys that the peer accepts, by its newest probe; MRC_KEY_IDS of them */
 	__u32 refused; /* programs: packets that arrived with foreign inner addresses (source_check.h); a count */
 	__u64 plain_ns; /* programs: when the peer last sent by plain SRv6, by its newest probe, or was not heard */
-	__u32 reserved[4];
+	__u32 fingerprint; /* programs: of the peer's cluster file, from its newest probe; 0 = not told */
+	__u32 reserved[3];
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of the peer's packets */
 };
@@ -237,6 +238,7 @@ enum mrc_probe_kind {
 	MRC_PROBE_SUSPICION, /* something is missing on an EV, or a flow has stopped */
 	MRC_PROBE_RETRY, /* the EV has failed, is new or is denied */
 	MRC_PROBE_IDLE, /* each EV of a peer in its turn, with and without traffic */
+	MRC_PROBE_LINK, /* a link of this host: a switch sends it back (link_probe.h) */
 	MRC_PROBE_KINDS,
 };
 
@@ -271,6 +273,25 @@ struct mrc_plane {
 	__u8 sid[16]; /* daemon: outer destination of arriving packets */
 };
 _Static_assert(sizeof(struct mrc_plane) == 56, "mrc_plane is 56 bytes");
+
+/* One link that this host watches by link probes (link_probe.h). Index: row × MRC_MAX_PLANES + plane. Row 0: from this
+ * host's NIC to its T0; row 1 + n: from there to T1 n.
+ */
+struct mrc_link {
+	__u8 dst[16]; /* daemon: carrier that turns round at the end of the link */
+	__u8 configured; /* daemon: 0 = no such link */
+	__u8 plane; /* daemon */
+	__u8 reserved[2];
+	__u32 unanswered; /* programs: probes sent since the newest arrival */
+	__u64 sent; /* programs: probes, a count */
+	__u64 received; /* programs: of these, probes that came back */
+	__u64 lost; /* programs: of those before the newest, probes that had not come back when the newest was sent */
+	__u64 tx_ns; /* programs: time of the newest probe */
+	__u64 rx_ns; /* programs: time of the newest arrival */
+	__u32 rtt_ns; /* programs: smoothed, 1/8 per arrival */
+	__u32 rtt_reserved;
+};
+_Static_assert(sizeof(struct mrc_link) == 72, "mrc_link has no padding");
 
 /* This host. One entry. */
 struct mrc_node {
@@ -376,7 +397,10 @@ struct mrc_settings {
 	__u32 kernel_has; /* enum mrc_kernel_has; without a feature the programs use a slower way */
 	__u32 netns; /* inode number of the NICs' network namespace */
 	__u32 source_check; /* 1 = inner addresses must be those of their hosts (source_check.h) */
+	__u32 fingerprint; /* of the cluster file, for probes (mrcd/config/agreed.py); 16 bits, never 0 */
+	__u32 reserved;
+	__u64 link_key[2]; /* key of this host's link probes: random, another one after each load */
 };
-_Static_assert(sizeof(struct mrc_settings) == 128, "mrc_settings is 128 bytes");
+_Static_assert(sizeof(struct mrc_settings) == 152, "mrc_settings is 152 bytes");
 
 #endif

@@ -72,7 +72,7 @@ struct mrc_probe {
 	__be16 first; /* the EV of the first count; echoed */
 	__be16 counts; /* EVs in the report; 0 = no report is requested; echoed */
 	__u8 key_ids[MRC_KEY_IDS]; /* keys that this packet's sender accepts from the receiver; 0 = none */
-	__be16 reserved;
+	__be16 fingerprint; /* of what this packet's sender knows of the whole cluster; 0 = not told */
 	__be64 tx_ns; /* requester's clock at the request; echoed */
 };
 _Static_assert(sizeof(struct mrc_probe) == 32, "mrc_probe is 32 bytes on the wire");

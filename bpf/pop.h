@@ -4,6 +4,7 @@
 #define MRC_POP_H
 
 #include "icmp.h"
+#include "link_probe.h"
 #include "piggyback.h"
 #include "inner.h"
 #include "answer_probe.h"

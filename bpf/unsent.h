@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Corrects path statistics for packets that a queueing discipline of this host drops. mrc_push has counted such a
- * packet as sent. This file changes the statistics as if the peer had received it.
+ * packet as sent. This file changes the statistics as if the peer had received it. A link probe (link_probe.h) counts as
+ * not sent.
  */
 #ifndef MRC_UNSENT_H
 #define MRC_UNSENT_H
@@ -8,6 +9,7 @@
 #include <bpf/bpf_core_read.h>
 
 #include "icmp.h"
+#include "link_probe.h"
 
 #define NIC_UP 1 /* IFF_UP of net_device.flags */
 #define NIC_NO_CARRIER (1 << 2) /* __LINK_STATE_NOCARRIER of net_device.state */
@@ -82,7 +84,9 @@ static __always_inline int leaves_by(const struct net_device___unsent *dev, __u3
 	       dev->flags & NIC_UP && !(dev->state & NIC_NO_CARRIER);
 }
 
-/* Read the headers of a dropped packet, which begin at `data`. Returns 0 if it is a data packet of this host. */
+/* Read the headers of a dropped packet, which begin at `data`. Returns 0 if it is a data packet or a link probe of this
+ * host.
+ */
 static __always_inline int read_unsent(const unsigned char *data, __u32 length, struct mrc_hdr *mrc)
 {
 	__u32 at = OUTER_L3;
@@ -103,10 +107,19 @@ static __always_inline int read_unsent(const unsigned char *data, __u32 length, 
 	}
 	if (ip_proto != IPPROTO_UDP || length < at + sizeof(l4) || bpf_probe_read_kernel(&l4, sizeof(l4), data + at) ||
 	    l4.udp.dest != bpf_htons(settings.udp_port) || l4.mrc.version != MRC_WIRE_VERSION ||
-	    l4.mrc.type != MRC_DATA || l4.mrc.sender != bpf_htons(settings.host_id))
+	    l4.mrc.sender != bpf_htons(settings.host_id) || (l4.mrc.type != MRC_DATA && !is_link_probe(&l4.mrc)))
 		return -1;
 	*mrc = l4.mrc;
 	return 0;
+}
+
+/* Take a link probe that was not sent out of its link's counts. */
+static __always_inline void note_unsent_link_probe(const struct net_device___unsent *dev, const struct mrc_hdr *mrc)
+{
+	struct mrc_link *link = link_at(bpf_ntohs(mrc->ev));
+
+	if (link && leaves_by(dev, link->plane))
+		take_back(link, bpf_be64_to_cpu(mrc->tx_ns)); /* the newest probe only */
 }
 
 /* Note a packet that the kernel drops: the arguments of the raw tracepoint skb:kfree_skb. */
@@ -123,6 +136,10 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u3
 
 	if (!dev || !is_queue_drop(reason) || read_unsent(skb->data, skb->len - skb->data_len, &mrc))
 		return;
+	if (mrc.type != MRC_DATA) {
+		note_unsent_link_probe(dev, &mrc);
+		return;
+	}
 	number = bpf_ntohs(mrc.ev);
 	plane = number / settings.evs_per_plane;
 	if (number >= settings.evs_per_peer || !leaves_by(dev, plane))

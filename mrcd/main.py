@@ -24,6 +24,7 @@ from mrcd.versions import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from mrcd.daemon.run_dir import RunDir
+    from mrcd.fleet.source import FileSource, Loaded
 
 DEFAULT_CONFIG = Path("/etc/mrcd/mrcd.toml")
 DEFAULT_RUN_DIR = Path("/run/mrcd")
@@ -71,8 +72,9 @@ def mrcd(
 
     The data plane keeps forwarding when the daemon stops; `mrcctl detach` takes it down.
     """
-    plan = topology.plan(cluster_file.load(config_path), host or socket.gethostname())
+    name = host or socket.gethostname()
     if check:
+        plan = topology.plan(cluster_file.load(config_path), name)
         click.echo(json.dumps(plan_document(plan), indent=2) if as_json else plan_text(plan))
         return
     stamp = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "  # the journal adds its own time
@@ -82,36 +84,52 @@ def mrcd(
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     faulthandler.enable()  # systemd's watchdog sends SIGABRT to a daemon that hangs: the log then shows the stacks
     from mrcd.daemon.run_dir import RunDir  # numpy
+    from mrcd.denials import file
+    from mrcd.fleet.source import FileSource
+    from mrcd.fleet.start import first_file
 
     with RunDir(run_dir) as locked:
-        asyncio.run(_serve(config_path, plan, locked, bpffs, state_dir))
+        source = FileSource(config_path, file.directory(run_dir, state_dir))
+        loaded = asyncio.run(first_file(source, name))
+        asyncio.run(_serve(source, loaded, name, locked, bpffs, state_dir))
 
 
 async def _serve(
-    config_path: Path, plan: topology.Plan, run_dir: "RunDir", bpffs: Path, state_dir: Path | None
+    source: "FileSource", loaded: "Loaded", host: str, run_dir: "RunDir", bpffs: Path, state_dir: Path | None
 ) -> None:
     # Imported here so that --check does not load bcc and aiohttp.
     from mrcd.api.server import Servers
     from mrcd.daemon.daemon import running
     from mrcd.daemon.reload import Reloader
     from mrcd.daemon.run_dir import keep_run_dir
+    from mrcd.fleet.member import FleetMember
 
+    plan = topology.plan(loaded.config, host)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # ignored until the daemon can reload
-    metrics = plan.config.metrics
     async with (
         running(plan, run_dir.path, bpffs, state_dir) as daemon,
-        Servers(daemon, run_dir.path, metrics, reloader := Reloader(daemon, config_path)) as servers,
+        Servers(
+            daemon,
+            run_dir.path,
+            plan.config.metrics,
+            reloader := Reloader(daemon, source),
+            member := FleetMember(
+                lambda: daemon.plan.host.name, source, reloader.reload, daemon.denials, daemon.events
+            ),
+        ) as servers,
     ):
+        source.adopted(loaded)
         loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         work = asyncio.create_task(daemon.run())
         keeping = asyncio.create_task(keep_run_dir(run_dir, servers.restore_socket, daemon.save_files, daemon.events))
+        following = asyncio.create_task(member.run())
         watchdog = asyncio.create_task(report(daemon.routed))
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({work, keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, keeping, following, stopping}, return_when=asyncio.FIRST_COMPLETED)
         notify("STOPPING=1")
         stopping.cancel()
         if not work.done():
@@ -119,10 +137,11 @@ async def _serve(
                 async with asyncio.timeout(_RELOAD_TIMEOUT_S), daemon.admin_lock:
                     pass  # waits for a running reload: an interrupted one would leave the tables half changed
         watchdog.cancel()
-        ended = [task for task in (work, keeping) if task.done()]
-        for task in (work, keeping):
+        tasks = (work, keeping, following)
+        ended = [task for task in tasks if task.done()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(work, keeping, watchdog, return_exceptions=True)
+        await asyncio.gather(*tasks, watchdog, return_exceptions=True)
         for task in ended:
             task.result()
     log.info("stopped; the data plane keeps forwarding")

@@ -23,8 +23,10 @@ class ConfigApi:
 
     async def config(self, _: web.Request) -> web.Response:
         """Return the running configuration with all defaults."""
-        plan, file = self._daemon.plan, str(self._reloader.path)
-        head = json.dumps({"schema_version": SCHEMA_VERSION, "file": file, "host": plan.host.name})
+        plan, source = self._daemon.plan, self._reloader.source
+        generation = source.running.file.generation if source.running and source.running.file else None
+        found = {"file": str(source.running_path), "generation": generation, "host": plan.host.name}
+        head = json.dumps({"schema_version": SCHEMA_VERSION} | found)
         text = f'{head[:-1]}, "config": {plan.config.model_dump_json()}}}'
         return web.Response(text=text, content_type="application/json")
 

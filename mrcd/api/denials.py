@@ -35,26 +35,27 @@ class DenialsApi:
 
     async def deny(self, request: web.Request) -> web.Response:
         """Deny paths. Keys: "target", or "peer", "ev" and "plane"; "for", "reason", "force", "drain"."""
-        parsed = await _parsed(request)
-        target = _target(parsed)
+        given = await parsed(request)
+        target = target_in(given)
         answer = await self._denials.deny(
             target,
-            for_s=None if parsed.get("for") is None else policy.duration_s(parsed["for"]),
-            reason=policy.checked_reason(parsed.get("reason") or ""),
+            for_s=None if given.get("for") is None else policy.duration_s(given["for"]),
+            reason=policy.checked_reason(given.get("reason") or ""),
             uid=incoming.uid(request),
-            drain=parsed["drain"],
-            force=parsed["force"],
+            drain=given["drain"],
+            force=given["force"],
         )
         return web.json_response(answer)
 
     async def allow(self, request: web.Request) -> web.Response:
         """End denials of a target, with the keys of `deny`, or of "all"."""
-        parsed = await _parsed(request)
-        target = None if parsed["all"] else _target(parsed)
+        given = await parsed(request)
+        target = None if given["all"] else target_in(given)
         return web.json_response(await self._denials.allow(target, incoming.uid(request)))
 
 
-async def _parsed(request: web.Request) -> dict[str, Any]:
+async def parsed(request: web.Request) -> dict[str, Any]:
+    """Return the checked keys of a request to deny or allow. Raises UsageError."""
     body = await incoming.body(request)
     for names, kind, what in ((_NUMBERS, int, "a number"), (("peer", "for", "reason"), str, "text")):
         for name in names:
@@ -68,7 +69,8 @@ async def _parsed(request: web.Request) -> dict[str, Any]:
     return body | {name: body.get(name, False) for name in _FLAGS}
 
 
-def _target(parsed: dict[str, Any]) -> Target:
-    words = list(parsed.get("target") or [])
-    words += [f"{k}:{parsed[k]}" for k in ("peer", "ev", "plane") if parsed.get(k) is not None]
+def target_in(given: dict[str, Any]) -> Target:
+    """Return the target that these keys name. Raises UsageError."""
+    words = list(given.get("target") or [])
+    words += [f"{k}:{given[k]}" for k in ("peer", "ev", "plane") if given.get(k) is not None]
     return policy.parse(words)

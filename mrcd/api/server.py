@@ -20,11 +20,13 @@ from mrcd.api import incoming
 from mrcd.api.config import ConfigApi
 from mrcd.api.control_socket import ControlSocket
 from mrcd.api.denials import DenialsApi
+from mrcd.api.fleet import FleetApi
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon import attachment
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 from mrcd.errors import MrcdError, UsageError
+from mrcd.fleet.member import FleetMember
 from mrcd.metrics.endpoint import Endpoint
 from mrcd.tables.enums import EvState
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
@@ -59,8 +61,8 @@ def _error(message: str, hint: str | None, exit_code: int, status: int) -> web.R
 class Api:
     """The handlers of one daemon."""
 
-    def __init__(self, daemon: Daemon, reloader: Reloader) -> None:
-        self._daemon, self._reloader = daemon, reloader
+    def __init__(self, daemon: Daemon, reloader: Reloader, member: FleetMember) -> None:
+        self._daemon, self._reloader, self._member = daemon, reloader, member
 
     def application(self) -> web.Application:
         """Return the application with all routes."""
@@ -71,11 +73,13 @@ class Api:
                 web.get("/v1/status", self.status),
                 web.get("/v1/peers", self.peers),
                 web.get("/v1/paths", self.paths),
+                web.get("/v1/links", self.links),
                 web.get("/v1/events", self.events),
                 web.get("/v1/histograms", self.histograms),
                 web.get("/v1/keys", self.keys),
                 *DenialsApi(self._daemon.denials).routes(),
                 *ConfigApi(self._daemon, self._reloader).routes(),
+                *FleetApi(self._daemon, self._reloader, self._member).routes(),
                 web.post("/v1/detach", self.detach),
                 web.post("/v1/attach", self.attach),
             ]
@@ -100,11 +104,16 @@ class Api:
         document["daemon"] = {"running": True, "pid": os.getpid(), "version": __version__, "uptime_s": round(uptime, 3)}
         document["last_event"] = self._daemon.events.last
         document["denials"] = self._daemon.denials.brief()
+        document["fleet"] = self._member.brief()
         return web.json_response(document)
 
     async def peers(self, _: web.Request) -> web.Response:
         """Return a document per peer."""
         return await self._document(lambda: self._daemon.view.peers())
+
+    async def links(self, _: web.Request) -> web.Response:
+        """Return a document per link of this host that link probes watch."""
+        return await self._document(lambda: self._daemon.view.links())
 
     async def paths(self, request: web.Request) -> web.Response:
         """Return a document per EV, filtered by ?peer=, ?plane=, ?state=; ?decode=1 adds their hops."""
@@ -165,9 +174,11 @@ def _number(text: str | None, name: str) -> int | None:
 class Servers:
     """The control socket and the metrics endpoint. Use as an async context manager."""
 
-    def __init__(self, daemon: Daemon, run_dir: Path, metrics: Metrics, reloader: Reloader) -> None:
+    def __init__(
+        self, daemon: Daemon, run_dir: Path, metrics: Metrics, reloader: Reloader, member: FleetMember
+    ) -> None:
         self._endpoint = Endpoint(daemon, metrics)
-        self._control = ControlSocket(run_dir, Api(daemon, reloader).application())
+        self._control = ControlSocket(run_dir, Api(daemon, reloader, member).application())
         self.restore_socket = self._control.restore
 
     async def __aenter__(self) -> "Servers":

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator
 
@@ -48,22 +48,24 @@ def no_overlap(prefixes: Iterable[tuple[Network, str]], reserved: Sequence[IPv6N
     `prefixes` are pairs of (prefix, name of its host). Prefixes of one host may overlap: its own address usually lies
     in the network behind it.
     """
-    ordered = sorted(prefixes, key=lambda x: (x[0].version, int(x[0].network_address), x[0].prefixlen))
-    around: list[tuple[Any, str]] = []  # the prefixes that contain the current one, widest first
-    for n, host in ordered:
-        while around and not (around[-1][0].version == n.version and around[-1][0].overlaps(n)):
+    ordered = sorted((n.version, int(n.network_address), n.prefixlen, n, host) for n, host in prefixes)
+    around: list[tuple[int, int, Network, str]] = []  # version, last address: prefixes around the current one
+    for version, first, length, n, host in ordered:
+        while around and not (around[-1][0] == version and around[-1][1] >= first):
             around.pop()
-        for other, other_host in around:
+        for *_, other, other_host in around:
             if other_host != host:
                 raise ValueError(
                     f"hosts: prefix {other} of {other_host} overlaps {n} of {host}; give each host its own"
                 )
-        around.append((n, host))
-    for n, host in ordered:
-        if n.version == 6 and n.overlaps(_V4_MAPPED):
-            raise ValueError(
-                f"hosts: prefix {n} of {host} overlaps {_V4_MAPPED}, which is reserved for IPv4; write it as IPv4"
-            )
-        for r in reserved:
-            if n.version == 6 and r.overlaps(n):
-                raise ValueError(f"hosts: prefix {n} of {host} overlaps the fabric's own {r}; use another prefix")
+        around.append((version, first | (1 << (n.max_prefixlen - length)) - 1, n, host))
+    for kept in (_V4_MAPPED, *reserved):
+        begin, end = int(kept.network_address), int(kept.broadcast_address)
+        for version, first, length, n, host in ordered:
+            if version == 4 or first > end or first | (1 << (128 - length)) - 1 < begin:
+                continue
+            if kept is _V4_MAPPED:
+                raise ValueError(
+                    f"hosts: prefix {n} of {host} overlaps {kept}, which is reserved for IPv4; write it as IPv4"
+                )
+            raise ValueError(f"hosts: prefix {n} of {host} overlaps the fabric's own {kept}; use another prefix")

@@ -115,7 +115,11 @@ class Cli(Commands):
 
 def _plain(message: str) -> str:
     """Return click's message with plain words for its types: `a valid integer range` becomes a whole number."""
-    for click_words, plain_words in (("a valid integer range", "a whole number"), ("a valid float range", "a number")):
+    for click_words, plain_words in (
+        ("a valid integer range", "a whole number"),
+        ("a valid integer", "a whole number"),
+        ("a valid float range", "a number"),
+    ):
         message = message.replace(click_words, plain_words)
     return message.rstrip(".")
 

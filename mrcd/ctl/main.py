@@ -10,7 +10,20 @@ import mrcd
 from mrcd.ctl import glossary
 from mrcd.ctl.base import Cli, Options, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
-from mrcd.ctl.commands import bpf, bugreport, completion, config, denials, keys, look, measure, watch
+from mrcd.ctl.commands import (
+    bpf,
+    bugreport,
+    completion,
+    config,
+    denials,
+    fabric,
+    fleet,
+    keys,
+    links,
+    look,
+    measure,
+    watch,
+)
 from mrcd.errors import UsageError
 
 
@@ -33,11 +46,11 @@ def cli() -> None:
 
 
 for _command in (
-    *(look.status, look.peers, look.paths, look.events, look.histograms, look.version),
+    *(look.status, look.peers, look.paths, links.links, look.events, look.histograms, look.version),
     *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
     *(denials.deny, denials.allow, denials.drain, denials.undrain, denials.denials),
     *(measure.probe, measure.trace, measure.capture, measure.preflight, measure.doctor),
-    keys.keys,
+    *(keys.keys, fabric.fabric, fleet.fleet),
 ):
     cli.add_command(_command)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mrcd.config.agreed import AGREED
 from mrcd.config.cluster_file import Config, Host
 from mrcd.config.devices import timer_of
 from mrcd.errors import UsageError
@@ -15,11 +16,6 @@ from mrcd.loader.settings import classes, settings
 from mrcd.loader.table_sizes import table_sizes
 from mrcd.versions import SCHEMA_VERSION
 
-# Keys that must be equal at a packet's sender and receiver: they define EV numbers, addresses and headers.
-AGREED = (
-    *("cluster.block", "cluster.underlay", "cluster.planes", "cluster.evs_per_peer"),
-    *("cluster.encapsulation", "cluster.udp_port"),
-)
 _AT_ONCE = 64  # peers
 _FIXED = ("overlay.interface", "overlay.rps_cpus", "metrics.address", "metrics.web_config")
 
@@ -72,7 +68,7 @@ class Difference:
     @property
     def agreed(self) -> list[str]:
         """Changed keys that must be equal on all hosts."""
-        return [s.key for s in self.settings if s.key in AGREED]
+        return [s.key for s in self.settings if s.key.removeprefix("cluster.") in AGREED]
 
     def steps(self) -> list[str]:
         """Return the steps of a reload, as text."""

@@ -20,6 +20,7 @@ from mrcd.auth.secrets_file import Secret
 from mrcd.bpf import libbpf
 from mrcd.daemon import write_tables
 from mrcd.daemon.attached_programs import AttachedPrograms
+from mrcd.daemon.link_prober import probe_links
 from mrcd.daemon.netlink_watch import NetlinkWatch
 from mrcd.daemon.peer_routes import AT_ONCE, PeerRoutes
 from mrcd.daemon.pin_keeper import keep_pins
@@ -32,6 +33,7 @@ from mrcd.health.diagnosis import watch
 from mrcd.health.diagnosis.watch import CauseWatch
 from mrcd.health.event_file import EventFile
 from mrcd.health.events import EventLog
+from mrcd.health.links.watch import LinkWatch
 from mrcd.health.monitor import Monitor
 from mrcd.loader.dataplane import Dataplane
 from mrcd.net import hooks, routes
@@ -60,6 +62,7 @@ class Daemon:
         state = file.directory(run_dir, state_dir)
         self.events = EventLog(EventFile(state / event_file.FILE))
         self.faults = CauseWatch(self.events)
+        self.links = LinkWatch(self.events)
         self.denials = DenialControl(state / file.FILE, self.events)
         self.started = time.monotonic()
         self.dataplane = Dataplane(plan, bpffs)
@@ -124,13 +127,15 @@ class Daemon:
         added = [row for row in self.peers if not tables.peers["configured"][row]]
         self.keyring.add(tables.auths, np.array(added, np.int64))  # first: packets of a new peer are refused until then
         write_tables.write_peers(tables, plan, dataplane.refresh, replaced_hosts)
+        write_tables.write_links(tables, plan)
         for n, _ in enumerate(dataplane.take_over(tables, replaced_hosts)):
             if n % AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._follow_keys(anew=True)
         dataplane.set_prefixes(write_tables.prefixes(plan))
         self.view = documents.View(tables, plan, self.programs.hooks, dataplane.pins)
-        self.view.memory = self.faults.memory
+        self.view.memory, self.view.link_watch = self.faults.memory, self.links
+        self.links.follow(plan)
         monitor = Monitor(plan, tables, dataplane, self.events, self._routes.mark)
         if self._monitoring:
             monitor.follow(self.monitor, replaced_hosts)
@@ -305,6 +310,7 @@ class Daemon:
             group.create_task(self._watch_paths())
             group.create_task(self._watch_keys())
             group.create_task(self._watch_faults())
+            group.create_task(probe_links(self.links, self._in_force, self._warn))
             group.create_task(self.denials.run())
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running),
@@ -318,6 +324,9 @@ class Daemon:
             await self._watch.follow(lambda: self.nics, self._reconcile_links, self._write_changed_routes)
         finally:
             watching.cancel()
+
+    def _in_force(self) -> tuple[Dataplane, Tables] | None:
+        return (self.dataplane, self.tables) if self._adopted.is_set() and not self.detached else None
 
     async def _watch_paths(self) -> None:
         """Run the monitor, and a new one after each adopted plan."""

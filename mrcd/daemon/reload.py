@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,12 @@ import numpy as np
 from mrcd.auth import secrets_file
 from mrcd.auth.keyring import cut_off
 from mrcd.auth.secrets_file import Secret
-from mrcd.config import cluster_file
 from mrcd.daemon import config_diff
 from mrcd.daemon.daemon import Daemon, read_secrets
 from mrcd.errors import ConfigError, MachineError, MrcdError, UsageError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
+from mrcd.fleet.source import FileSource
 from mrcd.loader.dataplane import Dataplane
 from mrcd.net import hooks
 from mrcd.tables import enums
@@ -36,8 +35,8 @@ _MOST_NAMES = 10  # of peers, in one message
 class Reloader:
     """Reloads the file on request. One per daemon."""
 
-    def __init__(self, daemon: Daemon, path: Path) -> None:
-        self.path = path
+    def __init__(self, daemon: Daemon, source: FileSource) -> None:
+        self.source = source
         self._daemon = daemon
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -57,6 +56,14 @@ class Reloader:
                 e.hint = f"the running configuration stays in force; {e.hint or 'correct the file'}"
             raise
 
+    async def examine(self, text: str, *, force: bool = False) -> dict[str, Any]:
+        """Return the difference that a file would make, and change nothing. Raises UsageError as `reload` would."""
+        before = self._daemon.plan
+        plan = await asyncio.to_thread(lambda: topology.plan(self.source.read(text), before.host.name))
+        difference = await asyncio.to_thread(config_diff.compare, before, plan)
+        difference.check(detached=self._daemon.detached, force=force)
+        return difference.document()
+
     def on_signal(self) -> None:
         """Reload on SIGHUP, and log errors."""
         task = asyncio.get_running_loop().create_task(self._try())
@@ -73,25 +80,32 @@ class Reloader:
 
     async def _reload(self, force: bool) -> dict[str, Any]:
         daemon, before = self._daemon, self._daemon.plan
-        plan = await asyncio.to_thread(lambda: topology.plan(cluster_file.load(self.path), before.host.name))
+        loaded = await asyncio.to_thread(self.source.load)
+        plan = await asyncio.to_thread(topology.plan, loaded.config, before.host.name)
         secrets = await asyncio.to_thread(read_secrets, plan)
         difference = await asyncio.to_thread(config_diff.compare, before, plan)
-        document = difference.document() | {"file": str(self.path), "host": plan.host.name}
+        generation = loaded.file.generation if loaded.file else None
+        name = str(self.source.path) if loaded.file is None else f"generation {generation} in etcd"
+        document = difference.document() | {"file": name, "generation": generation, "host": plan.host.name}
         if not force:
             self._check_secrets(plan, secrets)
         if not difference.anything and secrets != daemon.keyring.wanted:
             daemon.use_secrets(plan, secrets)
+            self.source.adopted(loaded)
             ids = " and ".join(map(str, daemon.keyring.ids))
             daemon.events.add("daemon", reason="reloaded", evidence={"secrets": daemon.keyring.ids})
             log.info("reloaded the secrets: %s", ids)
             return document | {"changed": True, "message": f"reloaded the secrets: this host accepts {ids}"}
         if not difference.anything:
+            self.source.adopted(loaded)
             return document | {"message": "nothing to change: the file equals the running configuration"}
         difference.check(detached=daemon.detached, force=force)
         await self._check_interfaces(plan)
         await self._apply(plan, difference, secrets)
-        daemon.events.add("daemon", reason="reloaded", evidence=_summary(difference))
-        log.info("reloaded %s", self.path)
+        self.source.adopted(loaded)
+        by = {} if generation is None else {"generation": generation}
+        daemon.events.add("daemon", reason="reloaded", evidence=_summary(difference) | by)
+        log.info("reloaded %s", name)
         done = [s for s in difference.steps() if not difference.agreed]
         return document | {"message": "; ".join(["reloaded", *done])}
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.config.prefixes import Network
+from mrcd.fabric.links import links
 from mrcd.fabric.paths import Block
 from mrcd.fabric.topology import Plan
 from mrcd.health.probe_pace import pace
@@ -79,6 +80,16 @@ def _write_some(
             changed.append(row)
         refresh(row)
     return changed
+
+
+def write_links(tables: Tables, plan: Plan) -> None:
+    """Configure the links that this host watches. A link with the same carrier as before keeps its counters."""
+    wanted = np.zeros(len(tables.links), abi.LINK)
+    for link in links(plan):
+        wanted["dst"][link.number] = np.frombuffer(link.carrier.packed, np.uint8)
+        wanted["configured"][link.number], wanted["plane"][link.number] = 1, link.plane
+    differ = (wanted["dst"] != tables.links["dst"]).any(axis=1)
+    tables.links[differ] = wanted[differ]
 
 
 def set_plain(tables: Tables, row: int, plain: bool) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes the documents that answer POST /v1/deny and POST /v1/allow. Pure."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -33,11 +34,16 @@ def changed(plan: Plan, target: Target | None, evs: Evs, message: str) -> Docume
 
 def refused(plan: Plan, target: Target, short: Sequence[policy.Short], ev_count: int) -> Document:
     """Return the document of a deny that would leave peers below their floors."""
-    named = "; ".join(map(str, short[:PEERS_NAMED]))
-    more = f"; and {len(short) - PEERS_NAMED} more" if len(short) > PEERS_NAMED else ""
-    message = f"{target} is not denied: too few usable EVs would be left, for {named}{more}"
+    message = f"{target} is not denied: {refusal(short)}"
     peers = [{"peer": s.peer, "left_evs": s.left, "evs": s.evs, "ev_min_active": s.floor} for s in short]
     return changed(plan, target, [], message) | {"refused": ev_count, "peers_below": peers}
+
+
+def refusal(short: Sequence[policy.Short]) -> str:
+    """Return why a denial is refused that would leave these peers below their floors."""
+    named = "; ".join(map(str, short[:PEERS_NAMED]))
+    more = f"; and {len(short) - PEERS_NAMED} more" if len(short) > PEERS_NAMED else ""
+    return f"too few usable EVs would be left, for {named}{more}"
 
 
 def deny_message(target: Target, *, is_new: bool, left_s: float, evs: Evs) -> str:
@@ -50,16 +56,22 @@ def deny_message(target: Target, *, is_new: bool, left_s: float, evs: Evs) -> st
     return state + _evs(len(evs), len(by_row(evs)))
 
 
-def allow_message(target: Target | None, ended: Sequence[Target], others: Sequence[Target], still_denied: int) -> str:
-    """Return the message of an allow. `others` are denials that still cover `still_denied` EVs of the target."""
+def allow_message(
+    target: Target | None, ended: Sequence[Target], others: Sequence[tuple[Target, bool]], still_denied: int
+) -> str:
+    """Return the message of an allow.
+
+    `others` are denials that still cover `still_denied` EVs of the target, and whether they are fleet-wide.
+    """
     if ended:
         message = f"no longer denied: {', '.join(map(str, ended))}"
     elif others:
-        message = f"no denial has the target {target}"
+        message = f"no denial of this host has the target {target}"
     else:
         message = "nothing is denied" if target is None else f"{target} is not denied: nothing to allow"
     if others:
-        names = ", ".join(f"`mrcctl allow {t}`" for t in others[:PEERS_NAMED])
+        commands = (f"`mrcctl {'fleet ' * is_fleet_wide}allow {t}`" for t, is_fleet_wide in others)
+        names = ", ".join(itertools.islice(commands, PEERS_NAMED))
         message += f"; other denials still cover {_evs(still_denied)} of {target}: {names}"
     return message
 

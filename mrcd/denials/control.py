@@ -18,10 +18,10 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from mrcd.denials import answers, policy
+from mrcd.denials import answers, file, policy
 from mrcd.denials.enforcement import Document, Enforcement, Evs, by_row
 from mrcd.denials.in_force import Denials
 from mrcd.denials.policy import Denial, Target
@@ -39,9 +39,9 @@ _SAVE_RETRY_S = 10.0
 
 
 class DenialControl:
-    """One host's denials. `follow` sets the paths; call it before any other method.
+    """One host's denials: its own, and those of the whole fleet.
 
-    `wall` and `clock` are the clocks of `Denials`.
+    `follow` sets the paths; call it before any other method. `wall` and `clock` are the clocks of `Denials`.
     """
 
     def __init__(
@@ -52,7 +52,9 @@ class DenialControl:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.denials = Denials(path, events, wall, clock)
-        self._enforcement = Enforcement(self.denials)
+        self.fleet_wide = Denials(path.with_name(file.FLEET_FILE), events, wall, clock)
+        self._lists = self.denials, self.fleet_wide
+        self._enforcement = Enforcement(*self._lists)
         self._events = events
         self._is_started = False
         self._lock = asyncio.Lock()
@@ -75,18 +77,20 @@ class DenialControl:
         unrecorded = [at for at in self._enforcement.denied_in_tables() if at not in covered]
         if unrecorded:
             self._adopt(unrecorded)
-        for target in self.denials:
-            self.denials.add_event("restored", target)
+        for denials in self._lists:
+            for target in denials:
+                denials.add_event("restored", target)
 
     async def _load(self) -> set[tuple[int, int]]:
-        """Read the file. Returns the EVs that its denials cover, including denials that have expired since."""
+        """Read the files. Returns the EVs that their denials cover, including denials that have expired since."""
         covered: set[tuple[int, int]] = set()
-        for d in self.denials.read():
-            covered |= set(await self._enforcement.evs(d.target))
-            if d.left_s(self.denials.wall()):
-                self.denials.enter(d)
-            else:
-                self._events.add("denial", reason="expired", evidence={"target": str(d.target)})
+        for denials in self._lists:
+            for d in denials.read():
+                covered |= set(await self._enforcement.evs(d.target))
+                if d.left_s(denials.wall()):
+                    denials.enter(d)
+                else:
+                    self._events.add("denial", reason="expired", evidence={"target": str(d.target)})
         return covered
 
     def _adopt(self, unrecorded: Evs) -> None:
@@ -128,9 +132,7 @@ class DenialControl:
             plan = self._enforcement.plan
             policy.check(plan, target)
             evs = await self._enforcement.evs(target)
-            rows = by_row(evs)
-            standings = self._enforcement.standings(rows)
-            short = [] if force else policy.short((standings[row], numbers) for row, numbers in rows.items())
+            short = [] if force else self._short(evs)
             if short:
                 return answers.refused(plan, target, short, len(evs)) | self.denials.saved()
             before = self.denials.get(target)
@@ -153,6 +155,12 @@ class DenialControl:
             message = answers.deny_message(target, is_new=before is None, left_s=left_s, evs=evs)
             return answers.changed(plan, target, denied, message) | self.denials.saved()
 
+    def _short(self, evs: Evs) -> list[policy.Short]:
+        """Return the peers that would fall below their floors without these EVs."""
+        rows = by_row(evs)
+        standings = self._enforcement.standings(rows)
+        return policy.short((standings[row], numbers) for row, numbers in rows.items())
+
     async def allow(self, target: Target | None, uid: int | None = None) -> Document:
         """End the denials of a target and those within it; None ends all. Raises UsageError, MachineError."""
         async with self._lock:
@@ -161,20 +169,20 @@ class DenialControl:
             if target is not None and not ended:
                 policy.check(plan, target)
             for t in ended:
-                self._end(t, "allow", uid)
+                self._end(self.denials, t, "allow", uid)
             if ended:
                 self._wake.set()
                 self.denials.save()
             _, allowed = await self._apply(target)
             evs = [] if target is None else await self._enforcement.evs(target)
             covering = [by for row, ev in evs if (by := self._enforcement.target_of(row, ev)) is not None]
-            others = list(dict.fromkeys(covering))
+            others = [(t, t not in self.denials) for t in dict.fromkeys(covering)]
             message = answers.allow_message(target, ended, others, len(covering))
             answer = answers.changed(plan, target, allowed, message) | self.denials.saved()
             return answer | {
                 "ended": [str(t) for t in ended],
                 "refused": len(covering),
-                "denied_by": [str(t) for t in others],
+                "denied_by": [str(t) for t, _ in others],
             }
 
     async def _apply(self, target: Target | None) -> tuple[Evs, Evs]:
@@ -185,10 +193,67 @@ class DenialControl:
             message = f"{subject}: kept, but not applied to the tables: {e.args[0]}; mrcd tries again each second"
             raise MachineError(message, hint="`mrcctl denials` and `mrcctl paths` show the progress") from None
 
-    def _end(self, target: Target, reason: str, uid: int | None = None) -> None:
-        self.denials.add_event(reason, target, uid)
-        self.denials.remove(target)
+    def _end(self, denials: Denials, target: Target, reason: str, uid: int | None = None) -> None:
+        denials.add_event(reason, target, uid)
+        denials.remove(target)
         self._enforcement.forget(target)
+
+    # ---- fleet-wide denials ----
+
+    async def follow_fleet(self, wanted: Mapping[Target, Denial]) -> dict[Target, str]:
+        """Have exactly these fleet-wide denials in force. Returns those that this host refuses, with reasons.
+
+        A host refuses a denial that `deny` would refuse here. Raises MrcdError if the tables refuse.
+        """
+        fleet_wide, refused = self.fleet_wide, dict[Target, str]()
+        async with self._lock:
+            ended = [t for t in fleet_wide if t not in wanted]
+            for t in ended:
+                self._end(fleet_wide, t, "allow")
+            if ended:
+                await self._enforcement.apply()  # before the floors are checked
+            new = [d for d in wanted.values() if d != fleet_wide.get(d.target) and d.left_s(fleet_wide.wall())]
+            for d in sorted(new, key=lambda d: d.since):
+                why = await self._refusal(d)
+                if why is not None:
+                    refused[d.target] = why
+                    continue
+                evs = await self._enforcement.evs(d.target)
+                self._enforcement.keep_losses(d.target, evs)
+                fleet_wide.enter(d)
+                self._enforcement.keep_evs(d.target, evs)
+                fleet_wide.add_event("drain" if d.drain else "deny", d.target)
+                await self._enforcement.apply()  # the floors of the next denial are checked by the tables
+            if ended or len(refused) < len(new):
+                self._wake.set()
+                fleet_wide.save()
+        return refused
+
+    async def refusal(self, denial: Denial) -> str | None:
+        """Return why this host would refuse a fleet-wide denial; None if it would not."""
+        async with self._lock:
+            return await self._refusal(denial)
+
+    async def _refusal(self, d: Denial) -> str | None:
+        plan, before = self._enforcement.plan, self.fleet_wide.get(d.target)
+        if d.target.peer == plan.host.name:  # the paths of other hosts to this one
+            return None
+        try:
+            policy.check(plan, d.target)
+        except UsageError as e:
+            return str(e.args[0])
+        if before is None and len(self.fleet_wide) >= policy.DENIALS_MAX:
+            return f"{policy.DENIALS_MAX} fleet-wide denials are in force"
+        short = [] if d.forced or before else self._short(await self._enforcement.evs(d.target))
+        return answers.refusal(short) if short else None
+
+    async def fleet_traffic(self) -> list[Document]:
+        """Return what each fleet-wide denial has left in flight on this host, for its report.
+
+        Waits while paths change: until the new ones are denied, nothing can be said about them.
+        """
+        async with self._lock:
+            return [{"target": str(t)} | self._enforcement.traffic(t) for t in self.fleet_wide]
 
     # ---- documents ----
 
@@ -196,14 +261,17 @@ class DenialControl:
         """Return the document of GET /v1/denials."""
         return {
             "schema_version": SCHEMA_VERSION,
-            "denials": [self.denials.brief(t) | self._enforcement.traffic(t) for t in self.denials],
+            "denials": [d.brief(t) | self._enforcement.traffic(t) for d in self._lists for t in d],
             "pending": self._enforcement.is_pending,
             "file": str(self.denials.path),
-        } | self.denials.saved()
+        } | self._saved()
+
+    def _saved(self) -> Document:
+        return next((d.saved() for d in self._lists if d.unsaved), self.denials.saved())
 
     def brief(self) -> list[Document]:
         """Return the denials without their traffic, for GET /v1/status."""
-        return [self.denials.brief(target) for target in self.denials]
+        return [denials.brief(target) for denials in self._lists for target in denials]
 
     def explain(self, paths: list[Document], denials: list[Document]) -> list[Document]:
         """Add to each document of GET /v1/paths the denial that covers the EV, out of `denials`, or None."""
@@ -215,8 +283,9 @@ class DenialControl:
         """End expired denials and retry failed writes, forever."""
         while True:
             is_pending = self._enforcement.is_pending
-            retry_s = _RETRY_S if is_pending else _SAVE_RETRY_S if self.denials.unsaved else math.inf
-            wait_s = min(retry_s, self.denials.next_end_s())
+            is_unsaved = any(d.unsaved for d in self._lists)
+            retry_s = _RETRY_S if is_pending else _SAVE_RETRY_S if is_unsaved else math.inf
+            wait_s = min(retry_s, *(d.next_end_s() for d in self._lists))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), None if math.isinf(wait_s) else max(wait_s, 0))
             self._wake.clear()
@@ -229,10 +298,13 @@ class DenialControl:
     async def update(self) -> None:
         """End expired denials; save and apply what failed before. Raises MrcdError."""
         async with self._lock:
-            expired = self.denials.expired()
-            for t in expired:
-                self._end(t, "expired")
-            if expired or self.denials.unsaved:
-                self.denials.save()
-            if expired or self._enforcement.is_pending:
+            has_expired = False
+            for denials in self._lists:
+                expired = denials.expired()
+                for t in expired:
+                    self._end(denials, t, "expired")
+                if expired or denials.unsaved:
+                    denials.save()
+                has_expired |= bool(expired)
+            if has_expired or self._enforcement.is_pending:
                 await self._enforcement.apply()

@@ -2,6 +2,7 @@
 """Writes the denials in force into the EV tables, so that the eBPF programs stop or resume using EVs."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from mrcd.denials import policy
 from mrcd.denials.in_force import Denials
-from mrcd.denials.policy import Target
+from mrcd.denials.policy import Denial, Target
 from mrcd.fabric.topology import Plan
 from mrcd.health.monitor import Monitor
 from mrcd.tables.columns import judged_and_lost
@@ -31,8 +32,8 @@ class Enforcement:
     `follow` sets the paths; call it before any other method.
     """
 
-    def __init__(self, denials: Denials) -> None:
-        self._denials = denials
+    def __init__(self, *lists: Denials) -> None:
+        self._lists = lists
         self.is_pending = False  # the tables do not agree with the denials yet
         self._evs_by_target: dict[Target, Evs] = {}
         self._lost_before: dict[Target, int] = {}  # packets lost on the target's EVs when its denial began
@@ -51,7 +52,7 @@ class Enforcement:
         found = self._evs_by_target.get(target)
         if found is None:
             found = await asyncio.to_thread(_selected, self.plan, target)
-            if target in self._denials:
+            if self.denial(target) is not None:
                 self._evs_by_target[target] = found
         return found
 
@@ -64,7 +65,9 @@ class Enforcement:
         self._evs_by_target[target] = evs
 
     def forget(self, target: Target) -> None:
-        """Drop everything kept about a denial that has ended."""
+        """Drop everything kept about a target that is no longer denied."""
+        if self.denial(target) is not None:  # by the other list
+            return
         self._lost_before.pop(target, None)
         self._evs_by_target.pop(target, None)
 
@@ -84,7 +87,7 @@ class Enforcement:
         """Make the tables agree with the denials. Returns the EVs denied now and the EVs allowed now."""
         self.is_pending = True
         target_by_ev: dict[tuple[int, int], Target] = {}
-        for target in self._denials:
+        for target in itertools.chain(*self._lists):
             for at in await self.evs(target):
                 target_by_ev.setdefault(at, target)
         self._target_by_ev = target_by_ev
@@ -106,9 +109,13 @@ class Enforcement:
         self.is_pending = False
         return changed
 
+    def denial(self, target: Target) -> Denial | None:
+        """Return the denial of a target, of the first list that has one."""
+        return next((found for denials in self._lists if (found := denials.get(target)) is not None), None)
+
     def _evidence(self, target: Target) -> dict[str, str]:
-        reason = self._denials[target].reason
-        return {"target": str(target)} | ({"denial_reason": reason} if reason else {})
+        denial = self.denial(target)
+        return {"target": str(target)} | ({"denial_reason": denial.reason} if denial and denial.reason else {})
 
     # ---- what the tables tell ----
 

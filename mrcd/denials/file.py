@@ -15,6 +15,7 @@ from mrcd.errors import KernelError, MachineError
 
 _FORMAT = 1  # version of this file; the documents of the API have SCHEMA_VERSION
 FILE = "denials.json"
+FLEET_FILE = "fleet-denials.json"
 DEFAULT_DIR = Path("/var/lib/mrcd")
 _DEFAULT_RUN_DIR = Path("/run/mrcd")
 _MOST_BYTES = 4 << 20
@@ -55,14 +56,18 @@ def read(path: Path) -> list[Denial] | None:
 
 def write(path: Path, denials: list[Denial]) -> None:
     """Replace the file. Raises KernelError and then leaves the old file unchanged."""
-    new = path.with_name(path.name + ".new")
     document = {"schema_version": _FORMAT, "denials": [as_json(d) for d in denials]}
+    replace(path, json.dumps(document, indent=1) + "\n")
+
+
+def replace(path: Path, text: str) -> None:
+    """Replace a file by text, so that a crash leaves the old or the new one. Raises KernelError."""
+    new = path.with_name(path.name + ".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with new.open("w", encoding="utf-8") as file:
-                json.dump(document, file, indent=1)
-                file.write("\n")
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             new.rename(path)

@@ -115,4 +115,5 @@ class Denials:
         evidence |= {"denial_reason": d.reason} if d.reason else {}
         by = uid if reason == "allow" else d.uid
         evidence |= {} if by is None else {"uid": by}
+        evidence |= {"host": d.host} if d.host else {}
         self._events.add("denial", reason=reason, evidence=evidence)

@@ -85,6 +85,7 @@ class Denial:
     uid: int | None = None  # the user who asked for it; None: unknown
     drain: bool = False  # made by `mrcctl drain`
     forced: bool = False
+    host: str = ""  # on which a fleet-wide denial was asked for
 
     def left_s(self, now: float) -> float:
         """Return the seconds until the end; inf without one.
@@ -329,7 +330,9 @@ def short(peers: Iterable[tuple[Standing, Iterable[int]]]) -> list[Short]:
 def as_json(d: Denial) -> dict[str, Any]:
     """Return a denial as the file keeps it."""
     plain = {"since": d.since, "until": d.until, "reason": d.reason, "uid": d.uid}
-    return {"target": d.target.words, "drain": d.drain, "forced": d.forced} | plain
+    return (
+        {"target": d.target.words, "drain": d.drain, "forced": d.forced} | plain | ({"host": d.host} if d.host else {})
+    )
 
 
 def from_json(document: Any) -> Denial:
@@ -338,17 +341,18 @@ def from_json(document: Any) -> Denial:
         raise ValueError("a denial is not an object")
     try:
         words, since, until = document["target"], document["since"], document["until"]
-        uid, reason = document["uid"], document["reason"]
+        uid, reason, host = document["uid"], document["reason"], document.get("host", "")
         kinds: list[tuple[object, tuple[type, ...]]] = [
             (since, (int, float)), (until, (int, float, type(None))), (uid, (int, type(None))), (reason, (str,)),
-            (document["drain"], (bool,)), (document["forced"], (bool,)), (words, (list,)),
+            (document["drain"], (bool,)), (document["forced"], (bool,)), (words, (list,)), (host, (str,)),
         ]  # fmt: skip
         if not all(type(value) in types for value, types in kinds) or not all(type(w) is str for w in words):
             raise ValueError("a denial has a field of the wrong type")
         if not all(0 <= t < _LAST for t in (since, until or 0)):
             raise ValueError("a denial has a time out of range")
         target = parse(words)
-        return Denial(target, since, until, checked_reason(reason), uid, document["drain"], document["forced"])
+        drain, forced = document["drain"], document["forced"]
+        return Denial(target, since, until, checked_reason(reason), uid, drain, forced, checked_reason(host))
     except KeyError as e:
         raise ValueError(f"a denial lacks the field {e}") from None
     except UsageError as e:
@@ -366,6 +370,7 @@ def brief(d: Denial, left_s: float) -> dict[str, Any]:
         "until": None if d.until is None else _iso(d.until),
         "remaining_s": None if math.isinf(left_s) else round(max(0.0, left_s), 3),
         "forced": d.forced,
+        "host": d.host or None,
     }
 
 

@@ -91,7 +91,7 @@ class MRCProbe(Packet):  # type: ignore[misc]
         ShortField("first", 0),
         ShortField("counts", 0),
         FieldListField("key_ids", [0, 0], ByteField("", 0), count_from=lambda _: abi.KEY_IDS),
-        ShortField("reserved", 0),
+        XShortField("fingerprint", 0),
         LongField("tx_ns", 0),
     )
 

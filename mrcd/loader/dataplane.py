@@ -34,9 +34,10 @@ from mrcd.tables.pinned import Tables, change_field, read_node
 log = logging.getLogger(__name__)
 
 _NO_EV = 0xFFFFFFFF
+_DUMMY_PACKET = bytes(12) + b"\x86\xdd" + b"\x60" + bytes(127)  # of which programs that the daemon runs make theirs
 _PROGRAMS = (
     *("mrc_push", "mrc_probe", "mrc_timer", "mrc_pop", "mrc_pop_xdp", "mrc_unsent"),
-    *("mrc_sweep", "mrc_set_states", "mrc_tick"),
+    *("mrc_sweep", "mrc_set_states", "mrc_tick", "mrc_probe_links"),
 )
 
 
@@ -281,7 +282,7 @@ class Dataplane(Links):
 
     def _settings(self, size: int, peers: int) -> bytes:
         netns = Path("/proc/thread-self/ns/net").stat().st_ino
-        value = settings(self.plan, features.kernel_has(), peers, netns).tobytes()
+        value = settings(self.plan, features.kernel_has(), peers, netns, secrets.token_bytes(16)).tobytes()
         if len(value) != size:
             raise MachineError(
                 f"the object's settings have {size} bytes, this mrcd needs {len(value)}",
@@ -305,8 +306,6 @@ class Dataplane(Links):
 
     # ---- programs that the daemon runs ----
 
-    _DUMMY_PACKET = bytes(12) + b"\x86\xdd" + b"\x60" + bytes(127)
-
     def sweep(self, host_id: int, first: int = 0, count: int = 0) -> int:
         """Sends a probe request on every EV of a peer that needs one, and one request for a report.
 
@@ -314,11 +313,11 @@ class Dataplane(Links):
         number of requests sent.
         """
         context = _context(host_id, first, count)
-        return libbpf.run_program(self._programs["mrc_sweep"], self._DUMMY_PACKET, ctx=context)[0]
+        return libbpf.run_program(self._programs["mrc_sweep"], _DUMMY_PACKET, ctx=context)[0]
 
     def tick(self) -> float:
         """Runs the tick, which serves the due deadlines of all peers. Returns the seconds until the next tick."""
-        return libbpf.run_program(self._programs["mrc_tick"], self._DUMMY_PACKET)[0] / 1e6
+        return libbpf.run_program(self._programs["mrc_tick"], _DUMMY_PACKET)[0] / 1e6
 
     def set_state(self, host_id: int, ev: int, state: EvState, reason: Reason, leave: Iterable[EvState]) -> bool:
         """Changes the state of an EV and reports an event, if its state is one of `leave`. Returns whether it was."""
@@ -330,7 +329,11 @@ class Dataplane(Links):
 
     def _set_state(self, host_id: int, *words: int) -> int:
         context = _context(host_id, *words)
-        return libbpf.run_program(self._programs["mrc_set_states"], self._DUMMY_PACKET, ctx=context)[0]
+        return libbpf.run_program(self._programs["mrc_set_states"], _DUMMY_PACKET, ctx=context)[0]
+
+    def probe_links(self, first: int, count: int) -> int:
+        """Sends a probe on each of `count` links from `first` on, if one is due. Returns the number of probes sent."""
+        return libbpf.run_program(self._programs["mrc_probe_links"], _DUMMY_PACKET, ctx=_context(0, first, count))[0]
 
     # ---- events ----
 

@@ -4,15 +4,18 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from mrcd.config.agreed import fingerprint
 from mrcd.fabric.topology import Plan
 from mrcd.tables import abi, enums
 
 
-def settings(plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0) -> NDArray[np.void]:
+def settings(
+    plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0, link_key: bytes = bytes(16)
+) -> NDArray[np.void]:
     """Returns a plan as struct mrc_settings.
 
     `kernel_has`: bits of enums.KernelHas, see features.py. `peers`: rows of the peers' tables; 0 for the plan's own
-    number. `netns`: the inode number of the NICs' network namespace.
+    number. `netns`: the inode number of the NICs' network namespace. `link_key`: the secret key of link probes.
     """
     c, h = plan.config.cluster, plan.config.health
     value = np.zeros((), abi.SETTINGS)
@@ -50,8 +53,10 @@ def settings(plan: Plan, kernel_has: int = 0, peers: int = 0, netns: int = 0) ->
         "kernel_has": kernel_has,
         "netns": netns,
         "source_check": plan.config.overlay.source_check == "strict",
+        "fingerprint": fingerprint(c),
     }.items():
         value[name] = number
+    value["link_key"] = np.frombuffer(link_key, np.uint64)
     return value
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Computes the entries of each table from a plan. Pure."""
 
+from mrcd.fabric import links
 from mrcd.fabric.topology import Plan
 from mrcd.tables import abi, enums
 from mrcd.tables.enums import EvState, Reason
@@ -42,6 +43,7 @@ def table_sizes(plan: Plan, existing_rows: int = 0) -> dict[str, int]:
         "mrc_unsent_packets": abi.MAX_PLANES,
         "mrc_idle_timers": peers,
         "mrc_clone_jobs": 1,  # pinned: old and new programs share it while they are replaced one by one
+        "mrc_links": links.table_size(plan.config.cluster.t1s),
         "mrc_planes": abi.MAX_PLANES,
         "mrc_node": 1,
         "mrc_rotations": peers,

@@ -2,8 +2,8 @@
 """Reads Prometheus metrics from the tables at scrape time; the counters live in the kernel.
 
 Two families have peers × planes series; the others have a series per peer or per plane. An EV has a series of its own
-while it is not GOOD, for at most MOST_EV_SERIES EVs. So has each of at most MOST_FAULT_SERIES faults. With [metrics]
-per_ev every EV has its own series.
+while it is not GOOD, for at most MOST_EV_SERIES EVs. So has each of at most MOST_FAULT_SERIES faults, and each of some
+bad links (link_probes.py). With [metrics] per_ev every EV has its own series.
 """
 
 import time
@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from mrcd import __version__
 from mrcd.daemon.daemon import Daemon
+from mrcd.metrics import link_probes
 from mrcd.tables import histograms
 from mrcd.tables.abi import ABI_VERSION
 from mrcd.tables.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians
@@ -29,7 +30,7 @@ from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import is_detached
 from mrcd.view.documents import unreachable_ns
 
-MOST_EV_SERIES = 280
+MOST_EV_SERIES = 220
 MOST_FAULT_SERIES = 32
 
 _FLAPPING = 3  # flaps
@@ -50,6 +51,7 @@ class TablesCollector(Collector):
         yield from paths.health()
         yield from self._peers(paths)
         yield from self._planes()
+        yield from link_probes.families(self._daemon.view.links())
         yield self._faults()
         yield from self._histograms()
         yield from self._host()

@@ -16,6 +16,7 @@ _STARTED = Reason.PROBED.text
 _MOST_NAMED = 4
 _LEVELS = {"ASSUMED_BAD": "bad", "SKIP": "warning", "DENIED": "warning", "GOOD": "good", "down": "bad", "up": "good"}
 _LEVELS |= {"present": "bad", "gone": "good"}  # of faults
+_LEVELS |= {"dead": "bad", "lossy": "warning", "ok": "good"}  # of links
 
 Event = Mapping[str, Any]
 

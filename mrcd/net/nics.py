@@ -186,10 +186,10 @@ class Nics:
             self._warn(f"{e}: TCP receives its segments one by one")
 
     async def _prepare(self, plane: int, port: hooks.Port) -> None:
-        """Configures the reverse path filter, the address and the first hop of a NIC."""
+        """Configures the reverse path filter, the addresses and the first hop of a NIC."""
         for name in sorted({port.nic.name, port.physical.name}):
             hooks.loosen_rp_filter(name)
-        wanted = [str(self.plan.addresses[plane])]
+        wanted = [str(self.plan.addresses[plane]), *_link_local(self.plan)]
         previous = await self._netlink.sync_addresses(port.nic.ifindex, wanted, self._in_underlay)
         if port.nic.up:
             await self._ensure_link_local(port.nic, previous)
@@ -229,4 +229,10 @@ class Nics:
 
 def own_addresses(plan: Plan) -> set[str]:
     """Returns the host's own addresses on mrc0 and on the planes."""
-    return {*routes.own_addresses(plan), *map(str, plan.addresses)}
+    return {*routes.own_addresses(plan), *map(str, plan.addresses), *_link_local(plan)}
+
+
+def _link_local(plan: Plan) -> list[str]:
+    """Returns the address of every plane NIC to which the T0s route, if the cluster file has one."""
+    address = plan.config.interfaces.address
+    return [str(address)] if address else []

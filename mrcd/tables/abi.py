@@ -117,7 +117,8 @@ PEER = np.dtype(
         ("key_ids", _u8, 4),
         ("refused", _u32),
         ("plain_ns", _u64),
-        ("reserved", _u32, 4),
+        ("fingerprint", _u32),
+        ("reserved", _u32, 3),
         ("address", _u8, (MAX_PLANES, 16)),
     ]
 )
@@ -214,6 +215,22 @@ PLANE = np.dtype(
         ("sid", _u8, 16),
     ]
 )
+LINK = np.dtype(
+    [
+        ("dst", _u8, 16),
+        ("configured", _u8),
+        ("plane", _u8),
+        ("reserved", _u8, 2),
+        ("unanswered", _u32),
+        ("sent", _u64),
+        ("received", _u64),
+        ("lost", _u64),
+        ("tx_ns", _u64),
+        ("rx_ns", _u64),
+        ("rtt_ns", _u32),
+        ("rtt_reserved", _u32),
+    ]
+)
 NODE = np.dtype(
     [
         ("generation", _u32),
@@ -279,6 +296,9 @@ SETTINGS = np.dtype(
         ("kernel_has", _u32),
         ("netns", _u32),
         ("source_check", _u32),
+        ("fingerprint", _u32),
+        ("reserved", _u32),
+        ("link_key", _u64, 2),
     ]
 )
 PACE = np.dtype(
@@ -329,6 +349,7 @@ STRUCTS: dict[str, np.dtype] = {
     "mrc_reports": REPORTS,
     "mrc_watch": WATCH,
     "mrc_clock": CLOCK,
+    "mrc_link": LINK,
     "mrc_plane": PLANE,
     "mrc_node": NODE,
     "mrc_dst_entry": DST_ENTRY,
@@ -352,6 +373,7 @@ MAPS: dict[str, np.dtype] = {
     "mrc_reports": REPORTS,
     "mrc_watches": WATCH,
     "mrc_clock": CLOCK,
+    "mrc_links": LINK,
     "mrc_planes": PLANE,
     "mrc_node": NODE,
 }

@@ -113,6 +113,7 @@ class ProbeKind(_Named):
     SUSPICION = 1
     RETRY = 2
     IDLE = 3
+    LINK = 4
 
 
 class KernelHas(IntFlag):

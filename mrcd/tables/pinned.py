@@ -26,6 +26,7 @@ class Tables:
     planes (8,) abi.PLANE                     srhs    (peers × evs_per_peer or 1,) abi.SRH
     watches (peers,) abi.WATCH                clock   () abi.CLOCK
     auths  (peers,) abi.AUTH                  replays (peers,) abi.REPLAY
+    links  (rows × 8 planes,) abi.LINK
 
     Many attributes because each pinned table is one.
     """
@@ -43,6 +44,7 @@ class Tables:
         self.reports = self._map("mrc_reports", writable)
         self.srhs = self._map("mrc_srhs", writable)
         self.planes = self._map("mrc_planes", writable)
+        self.links = self._map("mrc_links", writable)
         self.node = self._map("mrc_node", writable)[0:1].reshape(())
         self.watches = self._map("mrc_watches", writable)
         self.clock = self._map("mrc_clock", writable)[0:1].reshape(())
@@ -128,7 +130,7 @@ class Tables:
         """Unmaps the tables. The arrays must not be used afterwards."""
         for name in (
             *("peers", "evs", "path_stats", "rxs", "auths", "replays", "reports", "srhs"),
-            *("planes", "node", "watches", "clock"),
+            *("planes", "links", "node", "watches", "clock"),
         ):
             with contextlib.suppress(AttributeError):
                 delattr(self, name)

@@ -22,16 +22,18 @@ from mrcd.health import events
 from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
+from mrcd.health.links.watch import LinkWatch
 from mrcd.health.probe_pace import pace, silent_ns
 from mrcd.loader import features
 from mrcd.net import other_programs, rps
 from mrcd.net.drivers import Segmentation
 from mrcd.tables import histograms
 from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED
+from mrcd.tables.columns import ev_bits
 from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
-from mrcd.view import keys, path_map, paths, peers, probe_budget, running_file
+from mrcd.view import keys, links, path_map, paths, peers, probe_budget, running_file
 
 _UNREACHABLE_NS = 3_000_000_000
 
@@ -50,6 +52,7 @@ class View:
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
         self.daemon_pid: int | None = None  # of an mrcd that runs, but does not answer; 0 if it is unknown
         self.memory: Memory | None = None  # the daemon's, for the diagnosis
+        self.link_watch: LinkWatch | None = None  # the daemon's
         self.cuts: Mapping[int, Segmentation] = {}  # plane → where its bursts are segmented, as far as known
 
     def status(self) -> Document:
@@ -62,8 +65,8 @@ class View:
         states = self._states(rows)
         node = self._tables.node
         push: Document = next((h for h in self.hooks if "plane" not in h), {})
-        planes, lost = self._planes(), pins_lost(self._pins)
-        links = [] if lost else info.links(self._pins)
+        planes, lost = self._planes(rows), pins_lost(self._pins)
+        bpf_links = [] if lost else info.links(self._pins)
         detached = is_detached(node)
         return {
             "schema_version": SCHEMA_VERSION,
@@ -85,11 +88,11 @@ class View:
             "forwarding_without_daemon": {"works": False, "how": lost}
             if lost and not detached
             else info.without_daemon(
-                links, {p["plane"]: p["ifindex"] for p in planes}, detached=detached, encapsulation=c.encapsulation
+                bpf_links, {p["plane"]: p["ifindex"] for p in planes}, detached=detached, encapsulation=c.encapsulation
             ),
             "pins": {"directory": str(self._pins), "lost": lost},
-            "other_programs": [] if lost else self._other_programs({link["program_id"] for link in links}),
-            "links": links,
+            "other_programs": [] if lost else self._other_programs({link["program_id"] for link in bpf_links}),
+            "links": bpf_links,
             "kernel_lacks": self._kernel_lacks,
             "inner_mtu": self._plan.inner_mtu,
             "mtu": c.mtu,
@@ -188,8 +191,19 @@ class View:
         evs = (e for p in self._plan.peers if p.host.id == row for e in p.some_evs([number]))
         return next(evs, None)
 
-    def _planes(self) -> list[Document]:
-        rows = []
+    def _evs_by_plane(self, rows: NDArray[np.int64]) -> list[Document]:
+        """Return the number of usable EVs and of all EVs of each plane."""
+        planes = len(self._plan.interfaces)
+        used = slice(0, planes * self._plan.config.cluster.evs_per_plane)
+        usable = ev_bits(self._tables.peers["usable"][rows])[:, used]
+        configured = self._tables.evs["configured"][rows][:, used] != 0
+        counts = ((usable & configured).sum(axis=0), configured.sum(axis=0))
+        by_plane = (c.reshape(planes, -1).sum(axis=1).tolist() for c in counts)
+        return [{"usable_evs": n, "evs": every} for n, every in zip(*by_plane, strict=True)]
+
+    def _planes(self, peers: NDArray[np.int64]) -> list[Document]:
+        """Return a document per plane; `peers` are the rows of all peers."""
+        rows, evs = [], self._evs_by_plane(peers)
         plane_mask, unsent = int(self._tables.node["plane_mask"]), self._tables.unsent_packets()
         hooks = {h["plane"]: h for h in self.hooks if "plane" in h}
         for i, interface in enumerate(self._plan.interfaces):
@@ -207,6 +221,7 @@ class View:
                     "bursts": self.cuts[i].where if i in self.cuts else None,
                     "bursts_reason": self.cuts[i].reason if i in self.cuts else None,
                     "up": bool(plane_mask & (1 << i)),
+                    **evs[i],
                     "unsent_packets": unsent[i],
                     "gateway_mac": mac.hex(":") if any(mac) else None,
                     "address": str(self._plan.addresses[i]),
@@ -218,6 +233,11 @@ class View:
     def peers(self, most: int | None = None) -> list[Document]:
         """Return a document per peer; with `most`, only of so many, the worst first."""
         return peers.documents(self._tables, self._plan, self.reachable, most)
+
+    def links(self) -> list[Document]:
+        """Return a document per link that this host watches."""
+        watch = self.link_watch if not is_detached(self._tables.node) else None
+        return links.documents(self._tables, self._plan, watch.verdicts if watch else None)
 
     def path_map(self) -> Document:
         """Return the number of EVs in each state, by plane and T1."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mrcd.config import ranges
 from mrcd.config.cluster_file import Config
 from mrcd.fabric.topology import Plan, plan
 
@@ -36,8 +37,9 @@ def read_running(path: Path) -> tuple[Any, os.stat_result]:
 def hosts_before(run_dir: Path) -> dict[int, str]:
     """Return the names of all hosts by id in the configuration of the last run; empty if that is unknown."""
     try:
-        hosts = read_running(run_dir / RUNNING_FILE)[0]["config"]["hosts"]
-        return {int(h["id"]): str(h["name"]) for h in hosts}
+        tables = read_running(run_dir / RUNNING_FILE)[0]["config"]["hosts"]
+        ranged = [(int(table["id"]), ranges.parse(str(table["name"]))) for table in tables]
+        return {first + k: names.name(k) for first, names in ranged for k in range(names.size)}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

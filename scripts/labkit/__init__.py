@@ -7,7 +7,7 @@ traffic     TCP, UDP and training traffic between hosts
 measure     goodput, packet order, spread over EVs, run time of programs
 plot        draws measurements as SVG
 bench       `scripts/bench`: the benchmarks
-demo        `scripts/demo`: a flow, two faults, a picture
+demo        `scripts/demo`: a flow, two faults, a picture; `scripts/demo-training`: a training job
 kernels     `scripts/kernels`: the checks on other kernels and network cards, in virtual machines
 entry       errors, interrupts and files of the command lines
 places      where the lab's files are

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs the commands of scripts/demo, scripts/bench and scripts/kernels: exit codes, interrupts, files, own labs."""
+"""Runs the commands of scripts/demo, demo-training, bench and kernels: exit codes, interrupts, files, own labs."""
 
 import contextlib
 import errno
@@ -65,6 +65,14 @@ def save(path: Path, content: str) -> None:
         path.write_text(content, encoding="utf-8")
     except OSError as e:
         raise MachineError(f"{path}: {e.strerror}", hint="choose another directory; see --help") from None
+
+
+def relative(path: Path) -> Path:
+    """Returns a path as a message shows it: relative to the working directory, if it is inside."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except ValueError:
+        return path
 
 
 def check_writable(directory: Path) -> None:

@@ -15,6 +15,20 @@ enum {
 };
 
 #define RECORDS_MAX 12
+#define LINK_PROBE 0x80 /* in the traffic of a packet with NAME_PEER: make it a link probe of this host instead */
+
+/* Make a packet a link probe of this host, with a right tag if `tagged`. */
+static void make_link_probe(__u8 *at, __u32 time, int tagged)
+{
+	struct control *c = (void *)at;
+
+	c->mrc.type = MRC_PROBE_REQUEST;
+	c->mrc.sender = c->mrc.receiver = bpf_htons(settings.host_id);
+	c->mrc.ev = bpf_htons(bpf_ntohs(c->mrc.ev) % (4 * MRC_MAX_PLANES));
+	c->mrc.tx_ns = bpf_cpu_to_be64(host.now - time);
+	if (tagged)
+		c->mrc.auth = link_probe_tag(c);
+}
 
 /* Make a packet the reply of a peer to a request for a report. */
 static void answer(__u8 *at, __u32 length, __u8 actions, __u8 traffic)
@@ -50,13 +64,15 @@ static void fuzz_probes(const __u8 *bytes, __u32 length)
 	static __u8 frame[LENGTH_MAX];
 	static __u8 states[PEERS * EVS];
 	__u32 size, at, host_id, plane;
-	int counted, verdict, i, is_authentic;
+	int counted, verdict, i, is_authentic, is_link;
+	__u64 received;
 
 	for (__u32 n = 0; n < RECORDS_MAX && length >= 4; n++) {
 		__u8 actions = bytes[0], traffic = bytes[2];
 		__u64 time = (1ULL << (bytes[1] & 15)) * 100 * NS_PER_US;
 		struct mrc_hdr *mrc;
 
+		is_link = 0;
 		size = bytes[3];
 		bytes += 4;
 		length -= 4;
@@ -91,6 +107,9 @@ static void fuzz_probes(const __u8 *bytes, __u32 length)
 				answer(frame + at, size, actions, traffic);
 			if (actions & TAG)
 				tag(frame + at, size);
+			is_link = actions & NAME_PEER && !(actions & ANSWER) && traffic & LINK_PROBE;
+			if (is_link)
+				make_link_probe(frame + at, time, !!(actions & TAG));
 		}
 		is_authentic = !(given.host & AUTH_IS_REQUIRED) || (actions & TAG && size >= sizeof(struct control));
 		for (i = 0; i < PEERS * EVS; i++)
@@ -101,7 +120,9 @@ static void fuzz_probes(const __u8 *bytes, __u32 length)
 			skb.vlan_present = 1;
 			skb.vlan_tci = VLAN;
 		}
+		received = links_received();
 		verdict = run(mrc_pop, &counted);
+		require(links_received() == received || (is_link && actions & TAG && links_received() == received + 1));
 		for (i = 0; !is_authentic && i < PEERS * EVS; i++)
 			require(evs()[i].state == states[i]);
 		(void)verdict;

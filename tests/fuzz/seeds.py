@@ -150,7 +150,7 @@ def probes() -> Iterator[bytes]:
         frame = _arriving("usid", Raw(bytes(probe)), **{"type": 2, "key_id": key_id, **fields})
         contents.append(frame[FROM_MRC:])
     for first, auth in itertools.product(contents, (0, AUTH_IS_REQUIRED)):
-        for actions in (0x02, 0x03, 0x06, 0x0F, 0x1B, 0x7B):
+        for actions in (0x02, 0x03, 0x05, 0x06, 0x0F, 0x1B, 0x25, 0x7B):
             records = b""
             for content in [first, *chance.choices(contents, k=4)]:
                 records += bytes([actions, chance.randrange(8), chance.randrange(256), len(content)]) + content

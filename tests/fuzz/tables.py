@@ -11,7 +11,7 @@ import numpy as np
 
 from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
-from mrcd.fabric import topology
+from mrcd.fabric import links, topology
 from mrcd.loader import settings
 from mrcd.tables import abi
 from tests.cluster_files import dual
@@ -44,7 +44,9 @@ def _filled(of: topology.Plan) -> dict[str, Any]:
     tables: Any = SimpleNamespace(**{name: np.zeros(PEERS, kind) for name, kind in kinds.items()})
     tables.evs, tables.path_stats = np.zeros((PEERS, EVS), abi.EV), np.zeros((PEERS, EVS), abi.PATH_STATS)
     tables.srhs, tables.node = np.zeros(PEERS * EVS, abi.SRH), np.zeros((), abi.NODE)
+    tables.links = np.zeros(links.table_size(of.config.cluster.t1s), abi.LINK)
     write_tables.write_peers(tables, of, lambda _: None)
+    write_tables.write_links(tables, of)
     planes = np.zeros(abi.MAX_PLANES, abi.PLANE)
     for p in range(PLANES):
         planes["ifindex"][p] = FIRST_IFINDEX + p
@@ -59,6 +61,7 @@ def _filled(of: topology.Plan) -> dict[str, Any]:
         "srhs": tables.srhs,
         "node": tables.node,
         "planes": planes,
+        "links": tables.links,
     }
 
 
@@ -66,7 +69,7 @@ def header() -> str:
     """Returns the header."""
     lines = ["/* Written by tests/fuzz/tables.py. */"]
     lines += [f"#define PLANES {PLANES}", f"#define EVS {EVS}", f"#define PEERS {PEERS}"]
-    lines += [f"#define FIRST_IFINDEX {FIRST_IFINDEX}"]
+    lines += [f"#define FIRST_IFINDEX {FIRST_IFINDEX}", f"#define LINKS {len(_filled(plan('usid'))['links'])}"]
     sets = [_filled(plan(e)) for e in ENCAPSULATIONS]
     for name, first in sets[0].items():
         rows = ",\n".join("{" + ",".join(map(str, s[name].tobytes())) + "}" for s in sets)

@@ -138,10 +138,13 @@ def healthy(lab: Lab) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a DESTDIR with the files of `make install`."""
-    tree = tmp_path_factory.mktemp("installed")
-    repository = Path(__file__).parents[2]
-    argv = ["make", "-C", str(repository), "install-python", "install-files", f"DESTDIR={tree}"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    """Returns a DESTDIR with the files of `make install`, made once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    tree = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "installed"
+    if not tree.exists():  # no other worker makes it now, because only one has labs
+        repository = Path(__file__).parents[2]
+        argv = ["make", "-C", str(repository), "install-python", "install-files", f"DESTDIR={tree}.new"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        Path(f"{tree}.new").rename(tree)
     return tree

@@ -30,7 +30,7 @@ H0, H1, H2 = 0, 1, 2
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """A lab with the two ends of the flow, and a host beside each."""
-    with a_lab("auth", hosts=4, hosts_per_t0=2, planes=2, t1=2) as made:
+    with a_lab("auth", hosts=4, hosts_per_t0=2, planes=2, t1=2, source_filters=False) as made:
         for host in made.fabric.hosts:  # the last events of the start
             wait_until(f"{host} has logged its three peers", partial(has_logged_peers, made, host, 3))
         yield made

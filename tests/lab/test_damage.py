@@ -4,7 +4,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import cast
@@ -116,7 +116,9 @@ def address(version: int) -> str:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_no_damaged_datagram_is_delivered(lab: Lab, version: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_damaged_datagram_is_delivered(
+    lab: Lab, version: int, record_property: Callable[[str, object], None]
+) -> None:
     refused_before, received_before = counted(lab, "InCsumErrors"), counted(lab, "InDatagrams")
 
     def complete(sent: int) -> bool:
@@ -134,10 +136,8 @@ def test_no_damaged_datagram_is_delivered(lab: Lab, version: int, capsys: pytest
         out, _ = receiver.communicate("sent\n", timeout=60)
     whole, damaged = json.loads(out)
     refused = counted(lab, "InCsumErrors") - refused_before
-    with capsys.disabled():
-        print(
-            f"\nIPv{version}: {sent} sent, {whole} delivered whole, {damaged} damaged; {refused} refused (InCsumErrors)"
-        )
+    words = f"{sent} sent, {whole} delivered whole, {damaged} damaged; {refused} refused (InCsumErrors)"
+    record_property("measured", [f"damage, IPv{version}: {words}"])
     assert damaged == 0
     assert refused >= DAMAGED
     assert whole + refused == sent

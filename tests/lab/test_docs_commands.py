@@ -6,15 +6,18 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from labkit.cluster.api import Lab
-from tests.lab.conftest import wait_until
+from labkit.cluster.etcd import EtcdMembers
+from tests.lab.conftest import mrcctl, wait_until
 from tests.pages import PAGES, ROOT, shell_commands, spans, synopses
 
 PROGRAMS = {"mrcd", "mrcctl", "make", "scripts/lab", "scripts/bench", "scripts/demo", "scripts/kernels"} | {
+    *("scripts/demo-training", "mpirun", "nvme"),
     *("apt", "apt-get", "bpftool", "ethtool", "grep", "ip", "iperf3", "journalctl", "ls", "man", "promtool"),
     *("reuse", "scripts/screenshots", "systemctl", "systemd-analyze", "systemd-sysusers", "tcpdump"),
 }
@@ -23,6 +26,7 @@ SECONDS = 30
 
 NOT_RUN = {
     r"apt": "changes the packages of this machine",
+    r"mrcctl fleet$": "names a group of commands",
     r"bpftool map dump": "names a command without its map",
     r"ethtool -L": "a veth of the lab has one queue",
     r"ethtool --show-tunnels": "a veth has no table of tunnels",
@@ -36,6 +40,7 @@ NOT_RUN = {
     r"make demo": "takes a minute",
     r"make fuzz": "takes a minute: tests/fuzz/test_fuzz.py runs each target",
     r"make install": "writes to /usr/local: tests/lab/test_install.py has a directory of its own",
+    r"mpirun": "Open MPI is not installed",
     r"mrcctl keys generate": "writes to /etc",
     r"make lint": "takes half a minute",
     r"make set-up": "installs packages",
@@ -45,6 +50,7 @@ NOT_RUN = {
     r"mrcctl detach; systemctl": "needs systemd; mrcctl detach alone is run",
     r"mrcctl paths --json \| jq": "make set-up does not install jq",
     r"mrcd --state-dir": "names an option",
+    r"nvme connect": "needs nvme-cli and a storage target",
     r"promtool": "names a command without its file: tests/unit/test_rules.py",
     r"reuse lint": "make lint does it",
     r"scripts/bench \w": "takes minutes",
@@ -70,6 +76,7 @@ SYNOPSES = {
     "`paths [PEER] [--plane N] [--state S] [-i SECONDS]`": "mrcctl paths h2 --plane 1 --state GOOD -i 0.2",
     "`paths --bad`": "mrcctl paths --bad",
     "`paths --decode`": "mrcctl paths --decode",
+    "`links [--plane N] [-i SECONDS]`": "mrcctl links --plane 1 -i 0.2",
     "`watch [PEER] [-i SECONDS]`": "mrcctl watch h2 -i 0.5",
     "`top [PEER] [-i SECONDS]`": "mrcctl top h2 -i 0.5",
     "`events [PEER] [--since 10m] [--follow] [--kind KIND] [--plane N] [--ev N] [-n N]`": (
@@ -95,7 +102,23 @@ SYNOPSES = {
     "`config check [FILE]`, `config diff [FILE]`, `config show [--effective]`": (
         "mrcctl config check cluster.toml && mrcctl config diff cluster.toml && mrcctl config show --effective"
     ),
+    "`fabric plan --hosts N [--planes N] [--radix N] [--evs N] [--output FILE]`": (
+        "mrcctl fabric plan --hosts 9 --planes 2 --radix 8 --evs 8 --output nine.toml"
+    ),
+    "`fabric config --format FORMAT [--switch NAME] [--output DIRECTORY] [FILE]`": (
+        "mrcctl fabric config --format sonic --switch t0-0-1 && "
+        "mrcctl fabric config --format eos --output all cluster.toml"
+    ),
+    "`fabric check --format FORMAT DIRECTORY [FILE]`": "mrcctl fabric check --format eos all",
     "`reload [--force]`": "mrcctl reload --force",
+    "`fleet status [--all]`": "mrcctl fleet status --all",
+    "`fleet deny`, `fleet drain` `TARGET… [--for 2h] [--reason TEXT] [--force] [--wait SECONDS]`": (
+        "mrcctl fleet deny t1:1:2 --for 2h --reason test --force --wait 20 && "
+        "mrcctl fleet drain nic:h2:0 --for 2h --reason test --force --wait 20"
+    ),
+    "`fleet allow` `TARGET… | --all`": "mrcctl fleet allow t1:1:2 && mrcctl fleet allow --all",
+    "`fleet put FILE [--if-generation N] [--force]`": "mrcctl fleet put cluster.toml --force",
+    "`fleet get`": "mrcctl fleet get",
     "`version`, `completion bash|zsh|fish`": (
         "mrcctl version && mrcctl completion bash && mrcctl completion zsh && mrcctl completion fish"
     ),
@@ -109,8 +132,18 @@ NAMES = [
     (r"--peer P\b", "--peer h2"),
     (r"\bCOMMAND\b", "paths"),
     (r"^ethtool -k$", "ethtool -k p0"),
+    (r"^(mrcctl fleet .*)t1:2:17", r"\1t1:2:1"),
+    (r"^(mrcctl fleet put) /etc/mrcd/mrcd.toml", r"\1 cluster.toml"),
     (r"^mrcctl config check --json", "mrcctl config check cluster.toml --json"),
     (r"^mrcctl deny --force$", "mrcctl deny t1:1:2 --force"),
+    (r"^mrcctl fabric$", "mrcctl fabric --help"),
+    (r"^mrcctl fabric plan$", "mrcctl fabric plan --hosts 8"),
+    (r"^mrcctl fabric config( --format iproute2)?$", "mrcctl fabric config --format iproute2 --switch t0-0-0"),
+    (r"^mrcctl fabric config --output$", "mrcctl fabric config --format frr --output lab"),
+    (
+        r"^mrcctl fabric check$",
+        "mrcctl fabric config --format frr --output lab && mrcctl fabric check --format frr lab",
+    ),
     (r"^mrcctl probe\b", "mrcctl probe h2"),
     (r"^mrcctl trace(?! PEER)", "mrcctl trace h2 --ev 1"),
     (r"^mrcctl trace PEER$", "mrcctl trace h2"),
@@ -125,6 +158,7 @@ AFTERWARDS = {
     "ethtool -K p0 rx off": "ethtool -K p0 rx on",
     "mrcctl deny t1:1:2 --force": "mrcctl allow --all",
     "mrcctl detach": "mrcctl attach",
+    "mrcctl fleet drain": "mrcctl fleet allow --all",
     "scripts/lab fail": "scripts/lab heal --name pytest --all",
 }
 """How commands begin that leave the lab changed, and what ends that."""
@@ -166,6 +200,22 @@ def directory(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def etcd(lab: Lab) -> Iterator[None]:
+    """An etcd that all hosts of the lab follow."""
+    if (why := EtcdMembers.missing()) is not None:
+        pytest.skip(why)
+    members, file = EtcdMembers(lab, ["h0", "h1", "h2"]), lab.state.cluster_file
+    members.start()
+    file.write_text(file.read_text() + members.section)
+    for host in lab.fabric.hosts:
+        mrcctl(lab, host, "reload")
+    for host in lab.fabric.hosts:
+        wait_until("it is connected", lambda h=host: mrcctl(lab, h, "status")["fleet"]["connected"])  # type: ignore[misc]
+    yield
+    members.kill()
+
+
 def run(lab: Lab, directory: Path, command: str) -> tuple[int, str]:
     """Runs a command of the repository in its root, any other in h0; returns its exit status and what it prints.
 
@@ -189,7 +239,9 @@ def run(lab: Lab, directory: Path, command: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("command", to_run())
-def test_the_command_works(lab: Lab, directory: Path, command: str) -> None:
+def test_the_command_works(lab: Lab, directory: Path, command: str, request: pytest.FixtureRequest) -> None:
+    if command.startswith("mrcctl fleet "):
+        request.getfixturevalue("etcd")
     status, printed = run(lab, directory, f"{command} &" if command == SERVER else command)
     for beginning, ending in AFTERWARDS.items():
         if command.startswith(beginning):

@@ -49,7 +49,7 @@ def test_a_nic_that_returns_as_another_interface_is_used_again(small: Lab) -> No
     again = [line for line in render.create_links(fabric) if " name p1 netns " in line and small.ns("h0") in line]
     netns.batch(("ip",), again)
     for node in ("t0-1-0", "h0"):
-        lines = render.configure(fabric.nodes[node], fabric.parameters.encapsulation)
+        lines = render.configure(fabric.nodes[node])
         netns.batch_in(fabric.namespace(node), ("ip", "-6"), lines)
     assert number() != before
     wait_until("all EVs are GOOD again", lambda: all_good(small), 20)

@@ -65,6 +65,7 @@ def test_status_shows_programs_and_links_of_the_kernel(lab: Lab) -> None:
         "mrc_pop",
         "mrc_pop_xdp",
         "mrc_sweep",
+        "mrc_probe_links",
         "mrc_set_states",
         "mrc_tick",
     }

@@ -138,6 +138,20 @@ def test_flushed_routes_are_restored(host: Lab) -> None:
 
 
 def test_a_nic_without_addresses_gets_them_again(host: Lab) -> None:
+    with Ping(host) as ping:
+        ip(host, "h0", "-6", "addr", "flush", "dev", "p0")
+        wait_until("[interfaces] address, to which the T0 routes", lambda: "fe80::2" in addresses(host, "p0"), 5)
+        assert status(host)["planes"][0]["address"] in addresses(host, "p0")
+        ip(host, "h0", "-6", "neigh", "flush", "dev", "p0")
+        wait_until("the first hop is resolved again", lambda: _first_hop(host), 10)
+    assert ping.lost == []
+
+
+def test_a_nic_gets_a_link_local_address_if_the_file_has_none(host: Lab) -> None:
+    path = host.state.cluster_file
+    text = path.read_text()
+    path.write_text(text.replace('address = "fe80::2"\n', "", 1))
+    host.exec("h0", ["mrcctl", "reload"], check=True)
     try:
         with Ping(host) as ping:
             ip(host, "h0", "-6", "addr", "flush", "dev", "p0")
@@ -146,13 +160,14 @@ def test_a_nic_without_addresses_gets_them_again(host: Lab) -> None:
                 lambda: "fe80::4d:ff:fe00:2" in addresses(host, "p0"),
                 5,
             )
-            assert status(host)["planes"][0]["address"] in addresses(host, "p0")
             ip(host, "h0", "-6", "neigh", "flush", "dev", "p0")
             wait_until("the first hop is resolved again", lambda: _first_hop(host), 10)
-    finally:  # the address that the lab's T0 has for this host
-        ip(host, "h0", "-6", "addr", "replace", "fe80::2/64", "dev", "p0", "nodad")
-    assert ping.lost == []
-    assert "p0 had no link-local address" in host.state.log("h0").read_text()
+        assert ping.lost == []
+        assert "p0 had no link-local address" in host.state.log("h0").read_text()
+    finally:
+        path.write_text(text)
+        host.exec("h0", ["mrcctl", "reload"], check=True)
+    assert "fe80::2" in addresses(host, "p0")
 
 
 def _first_hop(lab: Lab) -> str | None:
@@ -222,8 +237,6 @@ def test_an_interface_that_returns_with_another_ifindex_is_used_again(host: Lab)
         host.exec("h0", ["ip", "link", "del", "took"])
         host.exec("t1-1-0", ["ip", "link", "set", "p1", "netns", host.ns("h0")])  # if it is still there
         host.exec("h0", ["ip", "link", "set", "p1", "up", "mtu", "9100"])
-        # The address that the lab's T0 has for this host.
-        host.exec("h0", ["ip", "-6", "addr", "replace", "fe80::2/64", "dev", "p1", "nodad"])
     assert len(ping.lost) <= 5, ping.lost
     plane = status(host)["planes"][1]
     assert plane["ifindex"] == ip(host, "h0", "link", "show", "dev", "p1")[0]["ifindex"] != before

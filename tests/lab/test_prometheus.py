@@ -4,7 +4,6 @@
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -13,9 +12,11 @@ from typing import Any
 import pytest
 
 from labkit.cluster.api import Lab
+from labkit.monitoring import prometheus
+from labkit.monitoring.prometheus import Prometheus
+from labkit.monitoring.rules import RULES
 from tests.lab.conftest import a_lab, mrcctl, states, wait_until
 from tests.lab.flows import Flow
-from tests.lab.prometheus import RULES, Prometheus
 
 DASHBOARD = json.loads((RULES / "dashboard.json").read_text(encoding="utf-8"))
 VARIABLES = {"$__rate_interval": "30s", "$__range": "5m", "$instance": ".+"}
@@ -39,7 +40,7 @@ QUERIES = _queries()
 
 @pytest.fixture(scope="module")
 def fabric() -> Iterator[Lab]:
-    if shutil.which("prometheus") is None:
+    if not prometheus.is_installed():
         pytest.skip("Prometheus is not installed: `make set-up` installs it")
     with a_lab("prom", hosts=3, hosts_per_t0=1, planes=2, t1=4) as lab:
         yield lab

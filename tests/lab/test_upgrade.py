@@ -4,7 +4,7 @@
 It runs `scripts/bench lifecycle` with one turn each, instead of ten.
 """
 
-import pytest
+from collections.abc import Callable
 
 from labkit.bench import lifecycle
 from labkit.cluster.api import Lab
@@ -14,12 +14,11 @@ TIMES = 2
 
 
 def test_restarts_upgrades_and_reloads_lose_and_reorder_nothing(
-    healthy: Lab, capsys: pytest.CaptureFixture[str]
+    healthy: Lab, record_property: Callable[[str, object], None]
 ) -> None:
     drops = {h: mrcctl(healthy, h, "status")["drops"] for h in lifecycle.HOSTS}
     document = lifecycle.run(healthy, TIMES)
-    with capsys.disabled():
-        print("\n" + "\n".join(lifecycle.lines(document)))
+    record_property("measured", lifecycle.lines(document))
     unmet = [f"{r['requirement']}: {r['measured']}" for r in document["requirements"] if not r["met"]]
     assert not unmet, unmet
     assert document["socket_drops"] == 0

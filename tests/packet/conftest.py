@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Provides the fixtures of these tests: the bench of rig.py, and namespaces for the netlink tests (witness.py)."""
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 from mrcd.bpf import libbpf
 from tests.packet.cluster import H1, H2, H5, Setup
-from tests.packet.model_run import COMPARED
 from tests.packet.piggyback import TrafficWithProbes
 from tests.packet.reports import now
 from tests.packet.rig import Bench
@@ -19,34 +17,37 @@ from tests.packet.ticks import postpone, run_tick, with_deadlines
 from tests.packet.wires import Namespace, Tap, unmount
 from tests.packet.witness import alone, ifindex
 
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints how many runs of programs the model has predicted, by outcome."""
-    if COMPARED:
-        terminalreporter.section("compared with the model")
-        for outcome, count in sorted(COMPARED.items()):
-            terminalreporter.write_line(f"{count:9,} {outcome}")
-        terminalreporter.write_line(f"{COMPARED.total():9,} in all")
+KEPT = 6  # benches, of some 50 descriptors each
 
 
-@pytest.fixture(scope="module")
-def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Setup], Bench]]:
-    """Returns a function that gives a data plane per set-up, loaded on first use."""
+@pytest.fixture(scope="session")
+def kept() -> Iterator[dict[Setup, Bench]]:
+    """Returns the loaded data planes by set-up, the last used one last. To load one takes the verifier a second."""
     if os.geteuid() != 0:
         pytest.skip("needs root: loads the programs, in a network namespace of their own")
     namespace = Path("/proc/thread-self/ns/net")
     home = namespace.stat().st_ino
     made: dict[Setup, Bench] = {}
-    with contextlib.ExitStack() as undo:
-
-        def get(setup: Setup) -> Bench:
-            if setup not in made:
-                made[setup] = Bench(tmp_path_factory.mktemp("bpffs"), setup)
-                undo.callback(made[setup].close)
-            return made[setup]
-
-        yield get
+    yield made
+    for each in made.values():
+        each.close()
     assert namespace.stat().st_ino == home
+
+
+@pytest.fixture(scope="module")
+def benches(kept: dict[Setup, Bench], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Setup], Bench]]:
+    """Returns a function that gives a data plane per set-up, to which no other module's programs are attached."""
+
+    def get(setup: Setup) -> Bench:
+        if setup not in kept and len(kept) == KEPT:
+            kept.pop(next(iter(kept))).close()
+        bench = kept.pop(setup) if setup in kept else Bench(tmp_path_factory.mktemp("bpffs"), setup)
+        kept[setup] = bench  # as the last one
+        return bench
+
+    yield get
+    for each in kept.values():
+        each.detach()
 
 
 @pytest.fixture

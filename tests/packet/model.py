@@ -14,6 +14,7 @@ the paths, and whether an ICMPv6 error fails one. tests/packet/test_judge*.py an
 
 from collections.abc import Callable
 
+from mrcd.tables.abi import MAX_PLANES
 from tests.packet.model_host import (
     DATA,
     DETACHED,
@@ -82,6 +83,8 @@ def _pop_by_tc(at: Arriving) -> None:
     if _is_diagnostic_reply(o):
         at.out.verdict = "drop"  # the tool has read it: not counted
         return
+    if _is_link_probe(at, o):
+        _pop_link_probe(at, o, plane)
     _verify(at, o, plane)
     _check_lengths(at, o, is_burst=at.gso_size > 0)
     if o.type != DATA:
@@ -104,7 +107,7 @@ def _pop_by_xdp(at: Arriving) -> None:
     if o.fault:
         raise NotOursError  # mrc_pop counts it
     plane = _plane(at, o)
-    if _is_diagnostic_reply(o):
+    if _is_diagnostic_reply(o) or _is_link_probe(at, o):
         return
     _verify(at, o, plane)
     inner = at.frame[o.end :]
@@ -131,6 +134,19 @@ def _plane(at: Arriving, o: Outer) -> int:
 
 def _is_diagnostic_reply(o: Outer) -> bool:
     return (o.version, o.type) == (VERSION, REPLY) and bool(o.flags & DIAGNOSTIC)
+
+
+def _is_link_probe(at: Arriving, o: Outer) -> bool:
+    return (o.version, o.type, o.sender, o.receiver) == (VERSION, REQUEST, at.host.id, at.host.id)
+
+
+def _pop_link_probe(at: Arriving, o: Outer, plane: int) -> None:
+    """Drops a packet that says that it is a link probe of this host: no other host knows the key."""
+    if len(at.frame) < o.end + PROBE:
+        raise DroppedError("truncated")
+    if o.ev not in at.host.links:
+        raise DroppedError("bad_ev")
+    raise DroppedError("bad_tag" if o.ev % MAX_PLANES == plane else "wrong_plane")
 
 
 def _verify(at: Arriving, o: Outer, plane: int) -> None:

@@ -21,7 +21,7 @@ PROTO_UDP, PROTO_ROUTING, PROTO_ICMPV6 = 17, 43, 58
 VERSION, DATA, REQUEST, REPLY, DIAGNOSTIC = 2, 1, 2, 3, 0x2
 DETACHED, PLAIN = 0x1, 0x2  # status bits
 HEADER = struct.Struct("!BBBBHHIHHQ8s")
-PROBE_FORMAT = struct.Struct("!IHHIIHH2s2sQ")
+PROBE_FORMAT = struct.Struct("!IHHIIHH2sHQ")
 NOW = -1
 """The value of a time that the program reads from the clock."""
 
@@ -42,9 +42,11 @@ class Host:
     tables: dict[str, NDArray[np.void]]  # as they were before the packet
     id: int
     planes: tuple[Plane, ...]
+    links: frozenset[int]  # numbers of the links that it watches
     evs: int  # per peer
     inner_mtu: int
     udp_port: int
+    fingerprint: int  # of the cluster file
     is_strict: bool
     mode: AuthMode
     peers: Mapping[int, tuple[bytes, ...]]  # host id → its address on each plane

@@ -47,7 +47,7 @@ class Probe:
         self.at, self.o, self.host, self.peer = at, o, at.host, o.sender
         self.header, self.body = at.frame[o.end - MRC : o.end - 8], at.frame[o.end : o.end + PROBE]
         self.seq, self.links, self.status, self.generation, *rest = PROBE_FORMAT.unpack(self.body)
-        _, self.first, self.counts, self.key_ids, _, self.tx_ns = rest
+        _, self.first, self.counts, self.key_ids, self.fingerprint, self.tx_ns = rest
         usable: list[int] = at.get("peers", self.peer, "usable")
         self.usable = [n for n in range(self.host.evs) if usable[n // 64] >> n % 64 & 1]
 
@@ -128,7 +128,8 @@ class Probe:
         status = get("node", (), "status") | get("auths", self.peer, "status")
         accepted = bytes(get("auths", self.peer, "rx_id")[:2])
         told = struct.pack("!HHI", links, status, generation)
-        body = self.body[:4] + told + self.body[12:20] + accepted + self.body[22:]
+        file = struct.pack("!H", self.host.fingerprint)
+        body = self.body[:4] + told + self.body[12:20] + accepted + file + self.body[24:]
         tag = bytes(8)
         if key_id:
             tag = siphash24(header + body + counts, key=self.host.keys[key_id](self.host.id, self.peer)).digest()
@@ -206,6 +207,7 @@ class Probe:
             ("plane_mask_ns", self.o.tx_ns),
             ("generation", self.generation),
             ("key_ids", [*self.key_ids, 0, 0]),
+            ("fingerprint", self.fingerprint),
             ("status", self.status),
             ("plane_mask", self.links),
         ):

@@ -15,6 +15,8 @@ from mrcd.auth.keyring import Keyring
 from mrcd.auth.pair_keys import pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.bpf import libbpf
+from mrcd.config.agreed import fingerprint
+from mrcd.fabric import links
 from mrcd.tables.enums import AuthMode, Drop
 from tests.packet import model
 from tests.packet.cluster import EVS, H0, H1, H2, H5
@@ -27,7 +29,6 @@ TABLES = ("evs", "path_stats", "rxs", "peers", "auths", "replays", "reports", "w
 COARSE_NS = 10 * MS  # the programs' clock may be one tick of the kernel older
 S = 1000 * MS
 CLOCKS_NS = {H1: 0, H2: 3600 * S, H5: 2**64 - 5 * S}  # of the peers; 0: unknown
-COMPARED: Counter[str] = Counter()
 """Runs of programs that the model has predicted, by hook and outcome; printed at the end of the tests."""
 VERDICTS: dict[Hook, dict[int, str]] = {
     "tc": {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"},
@@ -47,9 +48,11 @@ def modelled(bench: Bench, mode: AuthMode) -> Host:
         planes=tuple(
             Plane(bench.ifindex[f"n{p}"], plan.sids[p].packed, plan.addresses[p].packed) for p in range(len(plan.sids))
         ),
+        links=frozenset(link.number for link in links.links(plan)),
         evs=EVS,
         inner_mtu=plan.inner_mtu,
         udp_port=plan.config.cluster.udp_port,
+        fingerprint=fingerprint(plan.config.cluster),
         is_strict=plan.config.overlay.source_check == "strict",
         mode=mode,
         peers={i: tuple(a.packed for a in plans[i].addresses) for i in ids},
@@ -78,10 +81,10 @@ class Seen:
 
 
 class Comparison:
-    """Compares the programs with the model, packet by packet."""
+    """Compares the programs with the model, packet by packet, and counts the outcomes in `compared`."""
 
-    def __init__(self, bench: Bench, host: Host, situation: Situation) -> None:
-        self._bench, self._host = bench, host
+    def __init__(self, bench: Bench, host: Host, situation: Situation, compared: Counter[str]) -> None:
+        self._bench, self._host, self._compared = bench, host, compared
         self._drops_fd, self._cpus = bench.map_fd("mrc_drops"), libbpf.possible_cpus()
         self._programs: dict[Hook, int] = {
             "tc": bench.dataplane.program("mrc_pop"),
@@ -145,7 +148,7 @@ class Comparison:
             raise AssertionError(differences[0])
         self._host.tables.update(seen.tables)
         self._drops = seen.drops
-        COMPARED[f"{hook} {_named(outcome)}"] += 1
+        self._compared[f"{hook} {_named(outcome)}"] += 1
         return outcome
 
     def _faults(self, outcome: Outcome, seen: "Seen") -> list[str]:

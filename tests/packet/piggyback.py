@@ -73,8 +73,7 @@ def assert_request(bench: Bench, frame: Frame, packet: Packet, *, burst: bool = 
     seen = Ether(frame.data)
     mrc: MRC = seen[MRC]
     probe = seen[MRCProbe]
-    own = {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
-    expected = MRCProbe(seq=probe.seq, report_seq=probe.report_seq, counts=EVS, tx_ns=mrc.tx_ns, **own)
+    expected = MRCProbe(seq=probe.seq, report_seq=probe.report_seq, counts=EVS, tx_ns=mrc.tx_ns, **bench.told())
     room = COUNTS_BYTES + (abi.SRH_MAX if bench.setup.encapsulation == "srh" else 0)  # a reply may need a longer SRH
     length = len(ETHERNET / packet)
     if not burst and length <= KEPT_BYTES and length + len(expected) + room <= bench.plan.inner_mtu:

@@ -30,6 +30,7 @@ from scapy.packet import Packet
 
 from mrcd.bpf import libbpf
 from mrcd.config import cluster_file
+from mrcd.config.agreed import fingerprint
 from mrcd.config.cluster_file import Granularity
 from mrcd.daemon import write_tables
 from mrcd.fabric import topology, wire
@@ -39,6 +40,7 @@ from mrcd.net import hooks
 from mrcd.tables import abi, enums
 from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables, prefix_key
+from tests import schedule
 from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
@@ -59,6 +61,7 @@ _STAMPS = {
     "path_stats": ("arrived_ns", "lag_ns", "loss_ns", "pending_losses_ns", "probe_ns", "noted_ns", "probe_after_ns"),
     "watches": ("due_ns", "swept_ns"),
     "clock": ("packet_due_ns", "active_ns", "refilled_ns"),
+    "links": ("tx_ns", "rx_ns"),
     "reports": ("requested_ns", "sent_ns", "min_delay_ns", "icmp_ns", "report_tx_ns"),
 }
 
@@ -90,7 +93,8 @@ class Bench:
         self._bpffs = directory
         self._taps: dict[tuple[str, int], Tap] = {}
         self._stack: Sender | None = None
-        self.cpus = os.sched_getaffinity(0)
+        cpus = sorted(os.sched_getaffinity(0))
+        self.cpu = cpus[schedule.own_number() % len(cpus)]
         with contextlib.ExitStack() as undo:
             self.namespace: Namespace = wired_to.namespace if wired_to else Namespace()
             if wired_to:
@@ -110,7 +114,7 @@ class Bench:
             self._configure()
             self._undo = undo.pop_all()
         names = ["evs", "path_stats", "rxs", "srhs", "peers", "auths", "replays", "reports"]
-        names += ["watches", "clock", "planes", "node"]
+        names += ["watches", "clock", "planes", "links", "node"]
         self._pristine = {name: self._table(name).copy() for name in names}
 
     def _interfaces(self) -> dict[str, int]:
@@ -137,6 +141,7 @@ class Bench:
         self.tables.node["ticked_ns"] = NEVER  # as if a daemon ran the tick, so the timer packet does not
         self.tables.clock["budget"] = 10**9
         write_tables.write_peers(self.tables, self.plan, self.dataplane.refresh)
+        write_tables.write_links(self.tables, self.plan)
         self.tables.auths["status"] = 0  # as if the routes were written
         for peer in self.plan.peers:
             self.set_state(peer.host.id, EvState.GOOD, *(ev.ev for ev in peer.evs))
@@ -165,7 +170,7 @@ class Bench:
         self.events()
         self.dataplane.set_prefixes(write_tables.prefixes(self.plan))
         try:
-            os.sched_setaffinity(0, {min(self.cpus)})  # each CPU has a rotation of its own
+            os.sched_setaffinity(0, {self.cpu})  # each CPU has a rotation of its own
             with self.namespace.inside():
                 yield self
         finally:
@@ -201,13 +206,15 @@ class Bench:
         for name, unit_ns in (("unanswered_ms", 1_000_000), ("probed_us", 1000)):  # low bits
             self.tables.watches[name] -= np.uint32(ns // unit_ns % 2**32)
 
+    def detach(self) -> None:
+        """Detaches all programs. clsact filters would stay as long as the interfaces, which another bench may own."""
+        with self.namespace.inside():
+            self.dataplane.detach_others(set())
+
     def close(self) -> None:
         """Removes everything, and asserts that nothing is left."""
         programs = [_program_id(fd) for fd in self.dataplane.programs().values()]
-        with self.namespace.inside():
-            self.dataplane.detach_others(
-                set()
-            )  # clsact filters stay as long as the interfaces, which another bench may own
+        self.detach()
         self._undo.close()
         assert str(self._bpffs) not in Path("/proc/self/mountinfo").read_text()
         until("the programs are unloaded", lambda: not any(map(_program_exists, programs)))
@@ -272,6 +279,11 @@ class Bench:
         """Returns an EV of a host's plan."""
         evs = next(p.evs for p in self._plans[source].peers if p.host.id == peer)
         return next(e for e in evs if e.ev == number)
+
+    def told(self) -> dict[str, int]:
+        """Returns the fields that every probe of this host has."""
+        fields = {name: int(self.tables.node[name]) for name in ("plane_mask", "status", "generation")}
+        return fields | {"fingerprint": fingerprint(self.config.cluster)}
 
     def sent(self, peer: int, number: int, payload: Packet, /, **mrc: Any) -> Packet:
         """Returns the packet that this host should send to a peer on an EV, as scapy builds it."""

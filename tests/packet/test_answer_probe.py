@@ -24,11 +24,6 @@ pytestmark = pytest.mark.root
 BALLAST = bytes(range(100, 100 + abi.BALLAST))
 
 
-def own(bench: Bench) -> dict[str, int]:
-    """Returns the fields that every probe of this host has."""
-    return {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
-
-
 def request(
     bench: Bench, ev: int = 5, *, tail: bytes | None = None, sent_ns: int | None = None, vlan: int = 0, **probe: int
 ) -> Packet:
@@ -50,7 +45,7 @@ def answered(bench: Bench, frame: Packet) -> Packet:
     reply = Ether(out)
     assert before <= reply[MRC].tx_ns <= time.monotonic_ns()
     probe, rest = MRCProbe(content[:32]), content[32:]
-    for name, value in own(bench).items():
+    for name, value in bench.told().items():
         setattr(probe, name, value)
     path = reply[UDP].sport - abi.SPORT_BASE
     fields = {"type": PROBE_REPLY, "ev": mrc.ev, "seq": mrc.seq, "tx_ns": reply[MRC].tx_ns, "flags": int(mrc.flags)}
@@ -201,7 +196,7 @@ def test_a_real_reply_leaves_by_the_nic_the_request_came_by(bench: Bench, vlan: 
     (frame,) = found[1]
     reply = Ether(frame.data)
     assert frame.vlan == (vlan or None)
-    probe = MRCProbe(seq=2, tx_ns=sent[MRC].tx_ns, counts=EVS, **own(bench))
+    probe = MRCProbe(seq=2, tx_ns=sent[MRC].tx_ns, counts=EVS, **bench.told())
     report = MRCReport(ballast=BALLAST, records=[MRCCount(probes=int(ev == 5)) for ev in range(EVS)])
     fields = {"type": PROBE_REPLY, "ev": 5, "seq": 2, "tx_ns": reply[MRC].tx_ns}
     assert frame.data == bytes(bench.sent(H2, reply[IPv6].fl, probe / report, **fields))
@@ -213,8 +208,9 @@ def test_a_real_reply_leaves_by_the_nic_the_request_came_by(bench: Bench, vlan: 
 
 def test_port_status_is_learned_from_requests(bench: Bench) -> None:
     before = time.monotonic_ns()
-    answered(bench, request(bench, plane_mask=0b0101, status=abi.STATUS_DETACHED))
+    answered(bench, request(bench, plane_mask=0b0101, status=abi.STATUS_DETACHED, fingerprint=0xABCD))
     peer = bench.peer(H2)
+    assert peer["fingerprint"] == 0xABCD
     assert (peer["plane_mask"], peer["status"], peer["generation"]) == (0b0101, abi.STATUS_DETACHED, GENERATION)
     assert before <= peer["heard_ns"] <= time.monotonic_ns()
     assert {ev // SLOTS for ev in bench.usable(H2)} == {0, 2}

@@ -48,11 +48,10 @@ def test_an_ev_with_missing_packets_is_left_with_the_first_report(bench: Bench, 
     tried = [f for f in found if f[MRC].ev == 5]
     assert len(found) == BURST_PROBES + 1
     assert [f[MRCProbe].seq for f in tried] == list(range(1, BURST_PROBES + 1))
-    own = {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
     assert [f[MRC].seq - tried[0][MRC].seq for f in tried] == list(range(BURST_PROBES))
     for number, frame in enumerate(tried, 1):
         tx_ns, seq = frame[MRC].tx_ns, frame[MRC].seq
-        probe = MRCProbe(seq=number, tx_ns=tx_ns, **own) / Raw(bytes(frame[MRC])[len(MRC() / MRCProbe()) :])
+        probe = MRCProbe(seq=number, tx_ns=tx_ns, **bench.told()) / Raw(bytes(frame[MRC])[len(MRC() / MRCProbe()) :])
         assert bytes(frame) == bytes(bench.sent(H2, 5, probe, seq=seq, tx_ns=tx_ns))
         assert len(frame[MRC]) == len(MRC() / MRCProbe())  # without the counts of the request that they are copies of
     assert (bench.ev(H2, 5)["probe_seq"], bench.drops()) == (BURST_PROBES, {})

@@ -6,7 +6,8 @@ Each packet runs by BPF_PROG_TEST_RUN. Verdict, bytes, drop reasons and all tabl
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -31,9 +32,22 @@ HOOKS: tuple[Hook, ...] = ("tc", "xdp")
 CASES = [(name, mode, hook) for name in SETUPS for mode in AuthMode for hook in HOOKS]
 
 
+@pytest.fixture
+def compared(record_property: Callable[[str, object], None]) -> Iterator[Counter[str]]:
+    """Counts the runs of programs that the model has predicted, by outcome, for pytest's summary."""
+    counts = Counter[str]()
+    yield counts
+    record_property("compared", dict(counts))
+
+
 @pytest.mark.parametrize(("name", "mode", "hook"), CASES)
 def test_the_programs_do_what_the_model_says(
-    benches: Callable[[Setup], Bench], pytestconfig: pytest.Config, name: str, mode: AuthMode, hook: Hook
+    benches: Callable[[Setup], Bench],
+    pytestconfig: pytest.Config,
+    compared: Counter[str],
+    name: str,
+    mode: AuthMode,
+    hook: Hook,
 ) -> None:
     bench, many = benches(SETUPS[name]), pytestconfig.getoption("model_packets")
     host = modelled(bench, mode)
@@ -52,7 +66,7 @@ def test_the_programs_do_what_the_model_says(
         if hook == "tc":  # the kernel keeps a tag beside the packet, which BPF_PROG_TEST_RUN cannot
             situation = dataclasses.replace(situation, vlans=(0,) * PLANES)
         with bench.fresh():
-            comparison = Comparison(bench, host, situation)
+            comparison = Comparison(bench, host, situation, compared)
             for packet in batch:
                 try:
                     comparison.compare(packet, hook)

@@ -19,11 +19,6 @@ from tests.packet.wires import Frame, Tap
 pytestmark = pytest.mark.root
 
 
-def own(bench: Bench) -> dict[str, int]:
-    """Returns the fields that every probe of this host has."""
-    return {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
-
-
 def padded(bench: Bench, ev: int, content: Packet) -> Packet:
     """Returns a request with the room that a reply with a longer SRH needs."""
     if bench.setup.encapsulation != "srh":
@@ -63,11 +58,11 @@ def test_a_sweep_sends_requests_on_every_ev_and_for_a_report(bench: Bench) -> No
         packet = Ether(frame.data)
         ev, tx_ns = packet[MRC].ev, packet[MRC].tx_ns
         assert before <= tx_ns <= after
-        probe = padded(bench, ev, MRCProbe(seq=1, tx_ns=tx_ns, **own(bench)))
+        probe = padded(bench, ev, MRCProbe(seq=1, tx_ns=tx_ns, **bench.told()))
         assert frame == Frame(bytes(bench.sent(H2, ev, probe, seq=number, tx_ns=tx_ns)))
     report = report_of(found)
     ev, tx_ns = report[MRC].ev, report[MRC].tx_ns
-    probe = MRCProbe(seq=2, tx_ns=tx_ns, report_seq=1, first=0, counts=EVS, **own(bench))
+    probe = MRCProbe(seq=2, tx_ns=tx_ns, report_seq=1, first=0, counts=EVS, **bench.told())
     content = padded(bench, ev, probe / MRCReport(records=[MRCCount()] * EVS))
     assert bytes(report) == bytes(bench.sent(H2, ev, content, seq=EVS + 1, tx_ns=tx_ns))
     reports = bench.reports(H2)
@@ -243,7 +238,7 @@ def test_a_sweep_tags_the_vlan_plane_only(bench: Bench) -> None:
         assert frame.vlan == (100 if plane == 1 else None)
         mrc, probe = (Ether(frame.data)[layer] for layer in (MRC, MRCProbe))
         if not probe.counts:
-            content = padded(bench, mrc.ev, MRCProbe(seq=1, tx_ns=mrc.tx_ns, **own(bench)))
+            content = padded(bench, mrc.ev, MRCProbe(seq=1, tx_ns=mrc.tx_ns, **bench.told()))
             assert frame.data == bytes(bench.sent(H2, mrc.ev, content, seq=mrc.seq, tx_ns=mrc.tx_ns))
 
 

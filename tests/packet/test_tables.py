@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrcd.bpf import libbpf
-from mrcd.config import cluster_file
+from mrcd.config import cluster_file, sizes
 from mrcd.daemon import write_tables
 from mrcd.errors import KernelError, MachineError
 from mrcd.fabric import topology
@@ -41,9 +41,7 @@ def _start(bpffs: Path, evs: int = 16, *, commit: bool = True) -> Dataplane:
 
 def test_the_programs_load_with_the_most_planes(bpffs: Path) -> None:
     """The verifier walks the planes one by one, and must accept all of them."""
-    fabric = (
-        f"[cluster]\nplanes = {abi.MAX_PLANES}\nt0s = 2\nt1s = 32\nevs_per_peer = {cluster_file.MAX_EVS_PER_PEER}\n"
-    )
+    fabric = f"[cluster]\nplanes = {abi.MAX_PLANES}\nt0s = 2\nt1s = 32\nevs_per_peer = {sizes.MAX_EVS_PER_PEER}\n"
     text = fabric + cluster_files.dual(0, 0, 0) + cluster_files.dual(1, 1, 0)
     made = Dataplane(topology.plan(cluster_file.parse(text), "h0"), bpffs)
     made.load()

@@ -157,8 +157,7 @@ def well_formed(bench: Bench, frame: Frame) -> int:
     """Asserts each field of a request, whatever packet it was made of. Returns its EV."""
     seen = Ether(frame.data)
     mrc, probe = seen[MRC], seen[MRCProbe]
-    own = {name: int(bench.tables.node[name]) for name in ("plane_mask", "status", "generation")}
-    content = MRCProbe(seq=probe.seq, report_seq=probe.report_seq, counts=probe.counts, tx_ns=mrc.tx_ns, **own)
+    content = MRCProbe(seq=probe.seq, report_seq=probe.report_seq, counts=probe.counts, tx_ns=mrc.tx_ns, **bench.told())
     begin = len(frame.data) - len(bytes(probe))
     rest = frame.data[begin + len(content) :]
     fields = {"type": PROBE_REQUEST, "seq": mrc.seq, "tx_ns": mrc.tx_ns}

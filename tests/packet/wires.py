@@ -93,9 +93,10 @@ class Namespace:
 
     def close(self) -> None:
         """Closes the namespace, and asserts that no process is left in it."""
-        os.close(self.fd)
         others = Path("/proc").glob("[0-9]*/ns/net")
-        assert self.inode not in map(_inode, others), "a process is left in the namespace"
+        is_left = self.inode in map(_inode, others)
+        os.close(self.fd)  # not before, because another worker's namespace may get the inode then
+        assert not is_left, "a process is left in the namespace"
 
 
 # ---- the wire ----

@@ -4,6 +4,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from mrcd.fabric import links
 from mrcd.tables import abi
 from mrcd.tables.enums import EvState, Reason
 from tests.cluster_files import host
@@ -24,6 +25,7 @@ class Arrays:
         self.reports = np.zeros(peers, abi.REPORTS)
         self.srhs = np.zeros(peers * evs, abi.SRH)
         self.planes = np.zeros(abi.MAX_PLANES, abi.PLANE)
+        self.links = np.zeros(links.table_size(64), abi.LINK)
         self.node = np.zeros((), abi.NODE)
         self.watches = np.zeros(peers, abi.WATCH)
         self.clock = np.zeros((), abi.CLOCK)

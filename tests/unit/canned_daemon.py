@@ -65,6 +65,35 @@ HISTOGRAM = {
     "max": 458751,
     "buckets": [{"from": 393216, "to": 458751, "count": 2}],
 }
+LINK = {
+    "link": "link:1:0:2",
+    "plane": 1,
+    "t0": 0,
+    "t1": 2,
+    "state": "ok",
+    "since_s": 90.0,
+    "direction": None,
+    "has_carrier": True,
+    "recent_probes": 100,
+    "recent_lost_probes": 0,
+    "recent_loss_ratio": 0.0,
+    "probes": 1_234_567,
+    "lost_probes": 67,
+    "loss_ratio": 0.0000543,
+    "last_rx_s": 0.05,
+    "rtt_ns": 31_200,
+    "carrier": "5f00:0:4800:8802:4800:c400::",
+}
+BAD_LINK = LINK | {
+    "link": "nic:h0:0",
+    "plane": 0,
+    "t1": None,
+    "state": "lossy",
+    "direction": "down",
+    "recent_lost_probes": 21,
+    "recent_loss_ratio": 0.21,
+    "carrier": "5f00:0:4000:c000::",
+}
 PEER = {
     "peer": "h2",
     "host_id": 2,
@@ -103,6 +132,8 @@ STATUS = {
             "hook": "tcx",
             "hook_reason": "veth is a virtual interface: tc keeps its bursts whole, XDP would segment them",
             "up": True,
+            "usable_evs": 18,
+            "evs": 18,
             "gateway_mac": "02:00:00:00:00:01",
             "address": "fd10::1",
             "sid": "5f00:0:c000::",
@@ -113,6 +144,8 @@ STATUS = {
             "ifindex": 4,
             "hook": "tcx",
             "up": False,
+            "usable_evs": 17,
+            "evs": 18,
             "fallback": True,
             "unsent_packets": 1234,
             "hook_reason": "native XDP refused: Operation not supported (EOPNOTSUPP)",
@@ -175,6 +208,7 @@ class Daemon(ThreadingMixIn, UnixStreamServer):
             "/v1/status": (200, STATUS),
             "/v1/peers": (200, [PEER]),
             "/v1/paths": (200, [PATH, BAD_PATH]),
+            "/v1/links": (200, [LINK]),
             "/v1/keys": (200, KEYS),
         }
         self.requests: list[tuple[str, str, dict[str, Any]]] = []

@@ -17,7 +17,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.bpf import object_file
-from mrcd.config import cluster_file
+from mrcd.config import cluster_file, sizes
 from mrcd.fabric import srv6, topology, wire
 from mrcd.fabric.wire import MRC, MRCCount, MRCProbe, MRCReport
 from mrcd.tables import abi, enums
@@ -266,9 +266,9 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ("WIRE_VERSION", abi.WIRE_VERSION),
         ("WIRE_VERSION", MRC().version),
         ("MAX_PLANES", abi.MAX_PLANES),
-        ("MAX_PLANES", cluster_file.MAX_PLANES),
+        ("MAX_PLANES", sizes.MAX_PLANES),
         ("EV_WORDS", abi.EV_WORDS),
-        ("MAX_EVS_PER_PEER", cluster_file.MAX_EVS_PER_PEER),
+        ("MAX_EVS_PER_PEER", sizes.MAX_EVS_PER_PEER),
         ("MAX_SEGMENTS", cluster_file.MAX_SEGMENTS),
         ("SRH_MAX", abi.SRH_MAX),
         ("SRH_MAX", topology.srh_bytes(cluster_file.MAX_SEGMENTS)),

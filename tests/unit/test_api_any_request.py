@@ -2,7 +2,7 @@
 """Tests the control API with requests that Hypothesis generates: each is answered, and a refused one changes nothing.
 
 Every request is valid HTTP: aiohttp refuses all else itself. The denials, the events and the documents of paths
-are real, over emulated tables; reload, attach and detach are recorded.
+are real, over emulated tables; reload, attach and detach are recorded, and etcd is a dictionary.
 """
 
 import asyncio
@@ -23,13 +23,17 @@ from mrcd.daemon import attachment
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 from mrcd.denials import file
+from mrcd.fleet.keys import Keys
+from mrcd.fleet.source import FileSource
 from mrcd.view import paths
 from mrcd.view.workers import Readers
+from tests.unit.arrays import TEXT
+from tests.unit.memory_etcd import MemoryEtcd
 from tests.unit.test_denial_control import Host
 
 ROUTES = (
-    *("version", "status", "peers", "paths", "events", "histograms", "keys", "denials", "deny", "allow"),
-    *("config", "reload", "detach", "attach"),
+    *("version", "status", "peers", "paths", "events", "histograms", "links", "keys", "denials", "deny", "allow"),
+    *("config", "reload", "detach", "attach", "fleet", "fleet/file", "fleet/deny", "fleet/allow"),
 )
 REQUESTS = 10  # of one example
 
@@ -54,6 +58,8 @@ _bodies = st.fixed_dictionaries(
         "force": st.booleans() | _json,
         "drain": st.booleans() | _json,
         "all": st.booleans() | _json,
+        "text": st.sampled_from([TEXT, TEXT.replace("h1", "h7")]) | _any_text | _json,
+        "if_generation": st.integers(0, 3) | _json,
         "more": _json,
     },
 )
@@ -102,8 +108,8 @@ _requests = st.tuples(_methods, _paths, _queries, _headers | st.just({}), _conte
 class Served:
     """The API over a unix socket, and what its requests have changed."""
 
-    def __init__(self, directory: Path) -> None:
-        self.host = Host(directory / file.FILE)
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.host, self.etcd, self.monkeypatch = Host(directory / file.FILE), MemoryEtcd(), monkeypatch
         self.path = str(directory / "s")
         self.done: list[str] = []
         arrays, plan = self.host.tables, self.host.bench.plan
@@ -111,6 +117,7 @@ class Served:
             status=lambda: {},
             peers=list,
             histograms=list,
+            links=list,
             keys=dict,
             paths=lambda peer, plane, state, decode: paths.documents(arrays, plan, peer, plane, state, decode),
         )
@@ -127,8 +134,11 @@ class Served:
         self.daemon.readers.go_on()
 
     async def start(self) -> web.AppRunner:
-        reloader = cast(Reloader, SimpleNamespace(reload=self.reload, path="mrcd.toml"))
-        runner = web.AppRunner(server.Api(cast(Daemon, self.daemon), reloader).application())
+        daemon, source = cast(Daemon, self.daemon), FileSource(Path("mrcd.toml"), Path("/nowhere"))
+        reloader = Reloader(daemon, source)
+        member: Any = SimpleNamespace(connected=lambda: (self.etcd, Keys("/mrcd")), brief=lambda: {"etcd": []})
+        self.monkeypatch.setattr(reloader, "reload", self.reload)
+        runner = web.AppRunner(server.Api(daemon, reloader, member).application())
         await runner.setup()
         await web.UnixSite(runner, self.path).start()
         return runner
@@ -150,7 +160,13 @@ class Served:
         """Returns all that requests may change."""
         host = self.host
         log = host.bench.log
-        return host.bench.arrays.evs.tobytes(), host.control.document(), log.last_id, list(self.done)
+        return (
+            host.bench.arrays.evs.tobytes(),
+            host.control.document(),
+            log.last_id,
+            list(self.done),
+            dict(self.etcd.values),
+        )
 
 
 def _check(method: str, status: int, content: bytes) -> None:
@@ -170,7 +186,7 @@ def test_any_request_is_answered_and_a_refused_one_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "_LONGEST_WAIT_S", 0.01)
-    served = Served(tmp_path)
+    served = Served(tmp_path, monkeypatch)
     monkeypatch.setattr(attachment, "attach", served.attach)
     monkeypatch.setattr(attachment, "detach", served.detach)
     statuses: set[int] = set()

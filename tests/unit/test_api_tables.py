@@ -12,13 +12,14 @@ from aiohttp import web
 from mrcd.api.server import Api
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
+from mrcd.fleet.member import FleetMember
 from mrcd.view.workers import Readers
 
 
 def test_a_document_asked_for_during_a_reload_is_made_of_the_new_tables() -> None:
     async def ask() -> str | None:
         daemon = SimpleNamespace(encapsulation=None, readers=Readers(), view=SimpleNamespace(peers=lambda: ["old"]))
-        api = Api(cast(Daemon, daemon), cast(Reloader, None))
+        api = Api(cast(Daemon, daemon), cast(Reloader, None), cast(FleetMember, None))
         asking = asyncio.create_task(api.peers(cast(web.Request, None)))
         await asyncio.sleep(0)
         daemon.view = SimpleNamespace(peers=lambda: ["new"])
@@ -34,6 +35,8 @@ def test_keys_are_those_of_the_tables_and_the_newest_that_of_the_file(ids: list[
         view = SimpleNamespace(keys=lambda: {"mode": "required", "newest": None, "peers": []})
         daemon = SimpleNamespace(readers=Readers(), view=view, keyring=SimpleNamespace(ids=ids))
         daemon.readers.go_on()
-        return (await Api(cast(Daemon, daemon), cast(Reloader, None)).keys(cast(web.Request, None))).text
+        return (
+            await Api(cast(Daemon, daemon), cast(Reloader, None), cast(FleetMember, None)).keys(cast(web.Request, None))
+        ).text
 
     assert json.loads(asyncio.run(ask()) or "") == {"mode": "required", "newest": newest, "peers": []}

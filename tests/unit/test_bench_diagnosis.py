@@ -43,8 +43,8 @@ def test_two_faults_are_both_named_and_the_worse_one_is_the_exit_status() -> Non
     assert [judge.expected_status([mild, KEY], h) for h in ("a", "b", "c")] == [2, 1, 0]
 
 
-def test_twelve_faults_and_two_pairs_of_known_hosts() -> None:
-    assert len(CASES) == 12
+def test_fifteen_faults_and_two_pairs_of_known_hosts() -> None:
+    assert len(CASES) == 15
     assert len(PAIRS) == 2
     for case in (*CASES, *PAIRS):
         assert {h for t in case.truths for h in t.hosts} <= set(HOSTS) - set(case.dead)

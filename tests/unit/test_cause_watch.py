@@ -108,7 +108,8 @@ def test_no_ev_is_read_while_no_state_changes(monkeypatch: pytest.MonkeyPatch) -
     w.host.set("t1:1:2", GONE)
     w.host.changes["count"][EvState.ASSUMED_BAD, Reason.OVERDUE] += 6
     assert count(3) == 1
-    for table, name in ((w.host.peers, "plane_mask"), (w.host.peers, "status"), (w.host.watches, "silent")):
+    peers = w.host.peers
+    for table, name in ((peers, "plane_mask"), (peers, "status"), (peers, "fingerprint"), (w.host.watches, "silent")):
         table[name][4] += 1
         assert count(3) == 1
     w.host.node["plane_mask"] = 1

@@ -134,7 +134,7 @@ def test_what_is_denied_leaves_one_path_between_t0s() -> None:
 
 
 def controlled(name: str) -> dict[str, Any] | None:
-    wire, sent = Wire(headers=100, probe=130, report=300), Sent(980, 10**6, (9, 1, 0, 0), 0, 10, 5)
+    wire, sent = Wire(headers=100, probe=130, report=300), Sent(980, 10**6, (9, 1, 0, 0, 0), 0, 10, 5)
     return control.document({"h0": sent}, {"h0": wire}, 1.0) if name == MRCD else None
 
 

@@ -15,6 +15,8 @@ from pydantic import BaseModel
 from mrcd.config import cluster_file, toml_text
 from mrcd.config.auth import Auth
 from mrcd.config.cluster_file import Config
+from mrcd.config.fleet import Fleet
+from mrcd.config.switches import Switches
 from mrcd.errors import ConfigError
 from mrcd.fabric import topology
 from tests.cluster_files import TWO, host, path
@@ -26,7 +28,9 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "health": cluster_file.Health,
     "auth": Auth,
     "metrics": cluster_file.Metrics,
+    "fleet": Fleet,
     "hosts": cluster_file.Host,
+    "switches": Switches,
     "paths": cluster_file.Path_,
     "classes": cluster_file.Class,
 }
@@ -35,6 +39,7 @@ VALID = [
     TWO,
     f'[cluster]\nt0s = 2\nencapsulation = "srh"\n{host(0)}{host(1, t0=1)}',
     f'[overlay]\nrps_cpus = "0-3"\n[auth]\nmode = "required"\n{TWO}{path()}',
+    '[[hosts]]\nname = "h[0-1]"\nid = 0\nport = 0\nper_t0 = 2\nprefixes = ["10.99.0.1/32"]\n',
     f'{TWO}[[classes]]\npolicy = "pinned"\nports = ["6000-6010", 80]\n',
 ]
 profile = settings(derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
@@ -42,7 +47,21 @@ profile = settings(derandomize=True, database=None, deadline=None, suppress_heal
 _texts = st.text(max_size=12) | st.sampled_from(
     [
         *("10.99.0.1/32", "::/0", "fd00::/64", "::ffff:10.0.0.0/104", "5f00::/32", "fe80::1%p0", "usid", "h0", "h1"),
-        *("6000-1", "0-3,8", "²", "127.0.0.1:9479", "mrc0", "spray", "required", "9" * 5000, "\x7f", "0x1"),
+        *("h[0-9]", "h[1-0]", "h[0", "]", "h[00-5]x", "h[0-999999999]", "h[0-1][0-1]"),
+        *(
+            "6000-1",
+            "0-3,8",
+            "²",
+            "127.0.0.1:9479",
+            "https://[::1]:2379",
+            "/mrcd",
+            "mrc0",
+            "spray",
+            "required",
+            "9" * 5000,
+            "\x7f",
+            "0x1",
+        ),
     ]
 )
 _integers = st.integers(-2, 70_000) | st.sampled_from([2**63, 10**4000])

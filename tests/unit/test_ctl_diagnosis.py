@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from mrcd.ctl.commands import measure
 from mrcd.ctl.documents import diagnosis
 from mrcd.ctl.documents.status import status_lines
 from mrcd.ctl.examine import command  # registers the checks
 from mrcd.ctl.examine.result import CHECKS, Context
-from tests.unit.canned_daemon import STATUS, Daemon
+from tests.unit.canned_daemon import EVENT, STATUS, Daemon
 
 Mrcctl = Callable[..., Result]
 T1 = {
     "cause": "t1", "target": "t1:1:2", "or_targets": ["link:1:0:2"], "severity": "critical", "confidence": "ambiguous",
     "since_s": 720.0, "evs": 6, "of_evs": 6, "peers": 6, "of_peers": 6,
     "sentence": "Plane 1: T1 2 lets nothing through: 6 of 6 EVs through it have failed, to 6 of 6 peers",
-    "do": "`mrcctl trace h3 --ev 6` confirms it",
+    "do": "`mrcctl trace h3 --ev 6` tells which it is",
 }  # fmt: skip
 LOSS = T1 | {
     "cause": "loss", "target": "link:0:2:3", "or_targets": [], "severity": "warning", "since_s": None,
@@ -49,16 +50,16 @@ def test_all_is_well() -> None:
 
 def test_one_fault_is_named_with_target_time_and_next_step() -> None:
     assert first_lines(T1) == [
-        "wrong now   t1 t1:1:2",
+        "wrong now   t1 t1:1:2 or link:1:0:2",
         "            t1:1:2, for 12 min: Plane 1: T1 2 lets nothing through: 6 of 6 EVs through it have failed, "
-        "to 6 of 6 peers (cannot be told from link:1:0:2)",
-        "              Do: `mrcctl trace h3 --ev 6` confirms it",
+        "to 6 of 6 peers (or link:1:0:2: this host cannot tell)",
+        "              Do: `mrcctl trace h3 --ev 6` tells which it is",
     ]
 
 
 def test_two_faults_are_both_in_the_first_line() -> None:
     lines = first_lines(T1, LOSS)
-    assert lines[0] == "wrong now   t1 t1:1:2, loss link:0:2:3"
+    assert lines[0] == "wrong now   t1 t1:1:2 or link:1:0:2, loss link:0:2:3"
     assert lines[3].startswith("            link:0:2:3: Plane 0")
     assert lines[3].endswith(" (likely)")
 
@@ -103,7 +104,7 @@ def test_the_diagnosis_in_the_brief_line(mrcctl: Mrcctl, daemon: Daemon) -> None
         (status(), 0, f"OK - h0: {NUMBERS}{DATA.format(0)}"),
         (status(DENIED), 0, f"OK - h0: denied t1:0:0: Plane 0: T1 0 is denied{DATA.format(0)}"),
         (status(LOSS), 1, f"WARNING - h0: {LOSS_SAID}{DATA.format(1)}"),
-        (status(T1, LOSS), 2, f"CRITICAL - h0: t1 t1:1:2: {T1['sentence']}; {LOSS_SAID}{DATA.format(2)}"),
+        (status(T1, LOSS), 2, f"CRITICAL - h0: t1 t1:1:2 or link:1:0:2: {T1['sentence']}; {LOSS_SAID}{DATA.format(2)}"),
         (status(daemon={"running": False}), 2, f"CRITICAL - h0: mrcd is not running{DATA.format(0)}"),
         (STATUS, 2, f"CRITICAL - h0: this mrcd makes no diagnosis: restart it{DATA.format(0)}"),
     ],
@@ -134,7 +135,7 @@ def test_monitoring_of_a_host_on_which_nothing_runs(mrcctl: Mrcctl) -> None:
         ([], "PASS", "no fault is known", ""),
         ([DENIED], "PASS", "denied: t1:0:0", ""),
         ([LOSS], "WARN", "loss link:0:2:3 (Plane 0", "look"),
-        ([T1, LOSS, DENIED], "FAIL", "t1 t1:1:2 (Plane 1: T1 2", T1["do"]),
+        ([T1, LOSS, DENIED], "FAIL", "t1 t1:1:2 or link:1:0:2 (Plane 1: T1 2", T1["do"]),
         (None, "SKIP", "older version", ""),
     ],
 )
@@ -146,6 +147,32 @@ def test_doctor_shows_the_same(causes: list[Any] | None, outcome: str, evidence:
     assert (found.status, found.fix) == (outcome, fix)
     assert evidence in found.evidence
     assert check.function(replace(context, status=None)).status == "SKIP"
+
+
+@pytest.mark.parametrize(("causes", "code"), [([], 0), ([DENIED], 0), ([LOSS], 0), ([T1], 2), ([LOSS, T1], 2)])
+def test_doctor_ends_with_2_if_something_is_dead(
+    mrcctl: Mrcctl, monkeypatch: pytest.MonkeyPatch, causes: list[Any], code: int
+) -> None:
+    (check,) = (c for c in CHECKS if c.id == "paths.diagnosis")
+    found = check.function(Context(None, status={"diagnosis": causes}))  # type: ignore[arg-type]
+    document = {
+        "command": "doctor", "checks": [{"id": check.id, "status": found.status, "evidence": "", "fix": ""}],
+        "summary": {status: int(found.status == status) for status in ("PASS", "WARN", "FAIL", "SKIP")},
+    }  # fmt: skip
+    monkeypatch.setattr(measure, "_documents", lambda options, choose: None)
+    monkeypatch.setattr(command, "doctor", lambda run_dir, documents, down: document)
+    assert mrcctl("doctor").exit_code == code
+
+
+def test_a_dead_t0_comes_first_although_links_are_up_and_the_newest_event_is_another_evs_return() -> None:
+    planes = [{"plane": 0, "interface": "p0", "up": True, "usable_evs": 0, "evs": 18}]
+    healed = EVENT | {"from": "ASSUMED_BAD", "to": "GOOD", "reason": "healed"}
+    t0 = T1 | {"cause": "own_cable", "target": "nic:h0:0", "or_targets": ["t0:0:0"]}
+    lines = status_lines(status(t0, planes=planes, last_event=healed), colour=False)
+    assert lines[0] == "wrong now   own_cable nic:h0:0 or t0:0:0"
+    at = next(n for n, line in enumerate(lines) if line.startswith("PLANE"))
+    assert lines[at].split()[2:5] == ["LINK", "EVS", "USABLE"]
+    assert lines[at + 1].split()[:4] == ["0", "p0", "up", "0/18"]
 
 
 def test_only_known_severities_are_harmless() -> None:

@@ -18,7 +18,7 @@ from mrcd.health import event_file
 from mrcd.health.event_file import EventFile
 from mrcd.health.events import EventLog
 from mrcd.versions import ABI_VERSION
-from tests.unit.canned_daemon import BAD_PATH, EVENT, KEYS, PATH, PEER, STATUS, Daemon
+from tests.unit.canned_daemon import BAD_PATH, EVENT, KEYS, LINK, PATH, PEER, STATUS, Daemon
 
 AGE: dict[str, float | None] = {"s": None}
 
@@ -37,6 +37,9 @@ class FakeView:
         self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False
     ) -> list[dict[str, Any]]:
         return [PATH] if (peer, plane, state) == ("h2", 1, "GOOD") else [BAD_PATH]
+
+    def links(self) -> list[dict[str, Any]]:
+        return [LINK | {"state": "unknown"}]
 
     def keys(self) -> dict[str, Any]:
         return KEYS | {"newest": None}
@@ -72,6 +75,7 @@ def test_pinned_tables_answer_for_the_daemon(mrcctl: Callable[..., Result]) -> N
     result = mrcctl("paths", "--json", "--peer", "h2", "--plane", "1", "--state", "GOOD")
     assert (json.loads(result.stdout)["paths"], result.stderr) == ([PATH], SAYS_SO)
     assert json.loads(mrcctl("keys", "status", "--json").stdout) == tables | KEYS | {"newest": None}
+    assert json.loads(mrcctl("links", "--json").stdout) == tables | {"links": [LINK | {"state": "unknown"}]}
     result = mrcctl("keys", "status")
     assert (result.exit_code, result.stderr) == (0, SAYS_SO)
     assert result.stdout.startswith("1 of 1 peers use secret 2\n")
@@ -104,7 +108,7 @@ def test_states_that_nothing_refreshes_are_said_to_be_old(
     monkeypatch.setitem(STATUS["probing"], "tick_age_s", 300.0)  # type: ignore[arg-type]
     monkeypatch.setitem(AGE, "s", 300.0)
     warning = "STATES ARE 5 min OLD: without mrcd, EVs are probed only while there is traffic"
-    for command in ("status", "peers", "paths"):
+    for command in ("status", "peers", "paths", "links"):
         assert warning in mrcctl(command).stdout
     assert json.loads(mrcctl("paths", "--json").stdout)["tick_age_s"] == 300
     monkeypatch.setitem(STATUS["probing"], "tick_age_s", 0.01)  # type: ignore[arg-type]
@@ -211,3 +215,27 @@ def test_to_detach_where_mrcd_has_never_run(mrcctl: Callable[..., Result], monke
     result = mrcctl("detach", "--force")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "mrcd has not run on this host yet" in result.stderr
+
+
+@pytest.mark.usefixtures("pinned")
+@pytest.mark.parametrize(
+    ("command", "heading"),
+    [
+        ("paths", "STATE 40 s AGO"), ("paths --decode", "STATE 40 s AGO"), ("paths -i 0.1", "STATE 40 s AGO"),
+        ("top -i 0.1", "STATE 40 s AGO"), ("watch -c 1", "STATE 40 s AGO"),
+        ("status", "EVS USABLE 40 s AGO"), ("peers", "EVS USABLE 40 s AGO"), ("peers -i 0.1", "EVS USABLE 40 s AGO"),
+    ],
+)  # fmt: skip
+def test_the_heading_of_states_that_nothing_refreshes_says_their_age(
+    mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, command: str, heading: str
+) -> None:
+    monkeypatch.setitem(AGE, "s", 40.0)
+    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 40.0)  # type: ignore[arg-type]
+    shown = mrcctl(*command.split()).stdout
+    assert heading in shown
+    assert "STATES ARE 40 s OLD: without mrcd, EVs are probed only while there is traffic" in shown
+    monkeypatch.setitem(AGE, "s", 0.01)  # the timer packet runs the tick
+    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 0.01)  # type: ignore[arg-type]
+    shown = mrcctl(*command.split()).stdout
+    assert "AGO" not in shown
+    assert " OLD:" not in shown

@@ -76,7 +76,8 @@ def test_columns_that_have_no_room_are_left_out_and_named() -> None:
         " CCCC: see",
         " --wide)",
     ]
-    assert render.table(columns, rows, colour=False, width=1, note=False) == ["A", "a"]
+    assert render.table(columns, rows, colour=False, width=1)[:2] == ["A", "a"]
+    assert render.table(columns, rows, colour=False, width=30, heading=False) == ["a  b        c"]
     assert len(render.table(columns, rows, colour=False)) == 2
 
 
@@ -107,7 +108,14 @@ def test_a_narrow_terminal_keeps_what_matters_most() -> None:
 
 def test_a_long_line_is_cut_and_not_wrapped() -> None:
     lines = render.table([render.Column("A"), render.Column("B")], [["a" * 30, "b" * 30]], colour=False, width=40)
-    assert lines[1] == "a" * 30 + "  " + "b" * 7 + "…"
+    assert lines[1:] == ["a" * 25 + "…  " + "b" * 11 + "…", "(no room for the text at …: see --wide)"]
+
+
+def test_a_long_name_is_cut_so_that_the_last_column_has_room() -> None:
+    columns = [render.Column("NAME"), render.Column("N", True), render.Column("REASON")]
+    lines = render.table(columns, [["n" * 30, "5", "overdue"]], colour=False, width=30)
+    assert lines[1] == "n" * 17 + "…  5  overdue"
+    assert lines[2:] == ["(no room for the text at …:", " see --wide)"]
 
 
 def test_flaps_are_in_the_table() -> None:

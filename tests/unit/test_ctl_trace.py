@@ -14,7 +14,7 @@ from mrcd.denials import policy
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from tests.cluster_files import host
-from tests.unit.trace_results import ME, PATH, PEER, T0, WITNESS, lose, round_trips
+from tests.unit.trace_results import ME, PATH, PEER, T0, WITNESS, lose, parts_id, round_trips
 
 BLOCK = IPv6Network("5f00::/32")
 
@@ -122,7 +122,7 @@ SINGLE = [
 ]
 
 
-@pytest.mark.parametrize(("broken", "suspects", "first"), SINGLE, ids=lambda x: str(x))
+@pytest.mark.parametrize(("broken", "suspects", "first"), SINGLE, ids=parts_id)
 def test_single_faults_are_distinguished_where_possible(
     broken: set[str], suspects: list[str], first: str | None
 ) -> None:
@@ -133,7 +133,7 @@ def test_single_faults_are_distinguished_where_possible(
     assert ("do not pass it" in said.text) == (first is None)
 
 
-@pytest.mark.parametrize("broken", [b for b, s, _ in SINGLE if len(s) == 1], ids=str)
+@pytest.mark.parametrize("broken", [b for b, s, _ in SINGLE if len(s) == 1], ids=parts_id)
 def test_partial_losses_are_distinguished(broken: set[str]) -> None:
     found = trace_probes.plan(PATH, WITNESS)
     said = diagnosis.diagnose(PATH, found, lose(found, broken, 0.2, 200))
@@ -193,7 +193,7 @@ TARGETS = [
 ]
 
 
-@pytest.mark.parametrize(("broken", "text"), TARGETS, ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(("broken", "text"), TARGETS, ids=parts_id)
 def test_the_verdict_names_the_plane_and_the_targets(broken: set[str], text: str) -> None:
     found = trace_probes.plan(PATH, WITNESS)
     said = diagnosis.diagnose(PATH, found, lose(found, broken))

@@ -4,7 +4,7 @@
 import pytest
 
 from mrcd.ctl.packets import delay, trace_probes
-from tests.unit.trace_results import PATH, WITNESS, round_trips
+from tests.unit.trace_results import PATH, WITNESS, parts_id, round_trips
 
 SLOW = [
     ({"T1 2"}, ["t1:1:2"]),
@@ -19,7 +19,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize("extra_us", [1000, 5000, 200_000])
-@pytest.mark.parametrize(("slow", "targets"), SLOW, ids=str)
+@pytest.mark.parametrize(("slow", "targets"), SLOW, ids=parts_id)
 def test_a_slow_part_is_located(slow: set[str], targets: list[str], extra_us: float) -> None:
     found = trace_probes.plan(PATH, WITNESS)
     said = delay.locate(PATH, found, round_trips(found, slow, extra_us))

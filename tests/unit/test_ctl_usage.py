@@ -79,6 +79,14 @@ def test_the_help_of_a_command(mrcctl: Callable[..., Result], args: list[str], s
     assert result.stdout.startswith(shown)
 
 
+@pytest.mark.parametrize("command", ["peers", "probe"])
+def test_the_help_says_why_the_round_trips_of_idle_paths_are_longer(
+    mrcctl: Callable[..., Result], command: str
+) -> None:
+    assert "of an idle path find" in (said := " ".join(mrcctl("help", command).stdout.split()))
+    assert "asleep" in said
+
+
 def test_the_words_are_those_of_the_code() -> None:
     assert list(glossary.STATES) == ["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN"]
     assert glossary.STATES.keys() == EvState.__members__.keys()
@@ -192,7 +200,7 @@ def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], mo
 
 
 ONLINE = [
-    *("status", "status -b", "peers", "paths --decode", "events --since 1h", "histograms", "version"),
+    *("status", "status -b", "peers", "paths --decode", "events --since 1h", "histograms", "links", "version"),
     *("watch --json -c 1", "top -i 0.1", "deny --peer h2", "attach", "completion zsh", "keys status"),
     *("keys status --json", "keys rotate"),
 ]
@@ -202,6 +210,7 @@ def test_daemon_commands_import_no_heavy_modules(daemon: Daemon) -> None:
     """numpy would add 100 ms to each command, too much for use in a loop."""
     daemon.answers |= {
         "/v1/histograms": (200, []),
+        "/v1/links": (200, []),
         "/v1/events": (200, {"events": [EVENT], "last_id": 1}),
         "/v1/deny": (200, {"message": "done", "changed": 1}),
         "/v1/attach": (200, {"message": "done"}),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labkit.demo import picture, report, screen, text
+from labkit.demo import live, picture, report, screen, text
 from labkit.demo.record import Happened, Recording
 from labkit.demo.scenario import FAULTS, Fault
 from labkit.measure.goodput import BIN_NS
@@ -184,8 +184,8 @@ def test_a_fault_hits_the_paths_through_its_target(fault: Fault, host: str, path
 
 
 def test_bars_grow_by_eighths() -> None:
-    assert screen.bars([0, 1, 8, 12, 16, 99], 2, 16) == ["   ▄██", " ▁████"]
-    assert screen.bars([1.0], 2, 0) == [" ", " "]
+    assert live.bars([0, 1, 8, 12, 16, 99], 2, 16) == ["   ▄██", " ▁████"]
+    assert live.bars([1.0], 2, 0) == [" ", " "]
 
 
 def test_events_of_a_kind_are_one_sentence() -> None:

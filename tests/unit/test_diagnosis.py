@@ -56,7 +56,7 @@ class Host(Arrays):
         self.evs["last_tx_ns"] = self.now
         self.peers["heard_ns"] = self.now
         self.node["plane_mask"] = (1 << c.planes) - 1
-        self.links: dict[str, LinkState] = {}
+        self.nic_links: dict[str, LinkState] = {}
         self.t0s = {p.host.id: p.host.t0 for p in self.plan.peers}
 
     def where(self, target: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -74,7 +74,7 @@ class Host(Arrays):
         return self
 
     def causes(self) -> list[Cause]:
-        return diagnose(read_facts(self.shown, self.plan, lambda name: self.links.get(name, LinkState.NO_CARRIER)))
+        return diagnose(read_facts(self.shown, self.plan, lambda name: self.nic_links.get(name, LinkState.NO_CARRIER)))
 
     def found(self) -> list[tuple[str, str]]:
         return [(str(c.kind), c.target) for c in self.causes()]
@@ -128,7 +128,7 @@ def test_a_cause_says_how_much_it_explains_and_since_when() -> None:
     assert (c.share.evs, c.share.of_evs, c.share.peers, c.share.of_peers) == (6, 6, 6, 6)  # not h1 and h2
     assert c.since_ns == h.now - 60 * S
     assert c.sentence == "Plane 1: T1 2 lets nothing through: 6 of 6 EVs through it have failed, to 6 of 6 peers"
-    assert c.do == "`mrcctl trace h3 --ev 6` confirms it"
+    assert c.do == "`mrcctl trace h3 --ev 6` tells which it is"
     document = c.document(h.now)
     assert (document["cause"], document["target"], document["since_s"]) == ("t1", "t1:1:2", 60)
     assert (document["severity"], document["confidence"]) == ("critical", "ambiguous")
@@ -182,7 +182,7 @@ def test_evs_of_many_peers_without_a_common_element() -> None:
 )
 def test_an_own_plane_is_down(link: LinkState, cause: str, target: str, said: str) -> None:
     h = Host().set("plane:1", GONE | {"reason": Reason.LINK_DOWN})
-    h.node["plane_mask"], h.links["p1"] = 0b01, link
+    h.node["plane_mask"], h.nic_links["p1"] = 0b01, link
     c = h.cause()
     assert (str(c.kind), c.target, c.confidence) == (cause, target, Confidence.CERTAIN)
     assert said in c.sentence
@@ -260,7 +260,7 @@ def test_a_lossy_element(target: str) -> None:
     c = h.cause()
     assert (c.kind, c.target, c.kind.severity) == (Kind.LOSS, target, Severity.WARNING)
     assert "loses packets" in c.sentence
-    assert c.do.endswith("--count 500` confirms it")
+    assert c.do.endswith(f"--count 500` {'tells which it is' if c.or_targets else 'confirms it'}")
 
 
 def test_loss_is_concluded_only_from_evs_with_traffic() -> None:

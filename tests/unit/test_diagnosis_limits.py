@@ -61,7 +61,15 @@ def test_a_host_without_peers() -> None:
 
 
 def test_an_srh_names_the_t1_too() -> None:
-    assert Host(text(more='encapsulation = "srh"')).set("t1:1:2").found() == [("t1", "t1:1:2")]
+    h = Host(text(more='encapsulation = "srh"')).set("t1:1:2")
+    assert h.found() == [("t1", "t1:1:2")]
+    assert h.cause().do == "`mrcctl trace h3 --ev 6` confirms it"  # it cannot tell the T1 from the link either
+
+
+def test_trace_tells_a_t1_from_a_link_only_by_a_second_t1() -> None:
+    h = Host(text(t1s=1)).set("t1:1:0")
+    assert h.found() == [("t1", "t1:1:0")]
+    assert h.cause().do.endswith("confirms it")
 
 
 def test_with_ecmp_nobody_knows_an_ev_s_t1() -> None:

@@ -10,9 +10,11 @@ import click
 import pytest
 from pydantic import BaseModel
 
+from labkit.bench.alerts.cases import CASES
 from labkit.bench.cli import bench
 from labkit.cluster.cli import lab
 from labkit.demo.cli import demo
+from labkit.demo.training.cli import demo_training
 from labkit.kernels.cli import kernels
 from labkit.screenshots.cli import screenshots
 from mrcd.config.cluster_file import Config
@@ -30,6 +32,7 @@ COMMANDS: dict[str, click.Command] = {
     "scripts/lab": lab,
     "scripts/bench": bench,
     "scripts/demo": demo,
+    "scripts/demo-training": demo_training,
     "scripts/kernels": kernels,
     "scripts/screenshots": screenshots,
 }
@@ -243,6 +246,14 @@ def test_every_alert_is_listed() -> None:
     text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     found = [(a, s) for a, s in re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", rules, re.S)]
     assert re.findall(r"^\| `(\w+)` \|[^|]+\| (\w+) \|", text, re.M)[-len(found) :] == found
+
+
+def test_alerts_that_a_fault_fires_are_listed() -> None:
+    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    listed = text.split("fault there fires")[1].split(";")[0]
+    fired = {name.split()[0] for case in CASES for name in case.alerts}
+    defined = set(re.findall(r"- alert: (\w+)", (ROOT / "scripts/deploy/prometheus/alerts.yml").read_text()))
+    assert set(re.findall(r"`(Mrc\w+)`", listed)) == defined - fired
 
 
 def test_versions_are_today() -> None:

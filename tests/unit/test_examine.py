@@ -3,10 +3,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.commands import measure
 from mrcd.ctl.examine import command, kernel, report  # importing the command registers the checks
 from mrcd.ctl.examine.result import CHECKS, Answers, Context, Outcome, Site, examine, skip, some
@@ -265,6 +267,33 @@ def test_bad_evidence_from_the_paths(id: str, context: dict[str, Any], status: s
     assert found.status == status, found
     assert evidence in found.evidence
     assert bool(found.fix) == (status in ("WARN", "FAIL"))
+
+
+@pytest.mark.parametrize(("pid", "fix"), [(None, "systemctl start mrcd"), (7, "journalctl -u mrcd; systemctl restart")])
+def test_doctor_starts_no_daemon_that_runs_without_its_socket(
+    monkeypatch: pytest.MonkeyPatch, pid: int | None, fix: str
+) -> None:
+    monkeypatch.setattr(command, "running", lambda run_dir: SITE)
+    monkeypatch.setattr(command, "Machine", FakeMachine)
+    down = DaemonDown("mrcd (pid 7) runs, but does not answer", hint="", pid=pid)
+    found = {c["id"]: c for c in command.doctor(Path("/nowhere"), None, down)["checks"]}
+    assert found["daemon.running"]["status"] == "FAIL"
+    assert found["daemon.running"]["fix"].startswith(fix)
+
+
+DETACHED = {"cause": "peer_detached", "target": "peer:h1", "severity": "warning", "do": "on h1: `mrcctl attach`"}
+
+
+@pytest.mark.parametrize("target", ["peer:h1", "host:h0"])
+def test_doctor_says_why_a_detached_peer_does_not_answer_and_sends_nobody_to_trace(target: str) -> None:
+    silent = [replace(a, small=(3, 0)) for a in ANSWERS]
+    known = replace(WELL, status={**STATUS, "host": "h0", "diagnosis": [DETACHED | {"target": target}]}, answers=silent)
+    found = outcome("paths.answer", known)
+    assert (found.status, found.fix) == ("WARN", DETACHED["do"])
+    assert f"2 EVs in use, because of peer_detached {target}" in found.evidence
+    found = outcome("paths.answer", replace(known, answers=[*silent, replace(silent[0], peer="h2")]))
+    assert found.status == ("WARN" if target == "host:h0" else "FAIL")
+    assert target == "host:h0" or (found.fix, "h1" in found.evidence) == ("mrcctl trace h2 --ev 0", False)
 
 
 @pytest.mark.parametrize(("hook", "device", "status"), [

@@ -27,14 +27,16 @@ def walk(fabric: Fabric, start: PortRef, segments: tuple[IPv6Address, ...]) -> I
     dst, left = int(segments[0]), list(segments[1:])
     for _ in range(10):
         yield at
-        node = fabric.nodes[at.node]
-        if any(IPv6Address(dst) in sid for sid in node.sids):
+        switch = fabric.nodes[at.node].switch
+        if switch is None:
+            return
+        if IPv6Address(dst) in IPv6Network(str(switch.sid)):
             if fabric.parameters.encapsulation == "srh":
                 dst = int(left.pop(0))
             else:  # the block stays, the 96 bits behind it move up by one uSID
                 dst = dst >> 96 << 96 | (dst << 16) % (1 << 96)
-        exits = [p.name for p in node.ports for r in p.routes if IPv6Address(dst) in r]
-        if node.kind == "host" or not exits:
+        exits = [p.name for p in switch.ports for network in p.networks if IPv6Address(dst) in IPv6Network(network)]
+        if not exits:
             return
         assert len(exits) == 1, f"{at.node}: more than one way to {IPv6Address(dst)}"
         at = other[PortRef(at.node, exits[0])]
@@ -57,10 +59,10 @@ def test_every_ev_of_every_pair_arrives_by_its_own_t1(encapsulation: config.Enca
 
 def test_ecmp_has_no_sids_and_spreads_over_all_t1s() -> None:
     fabric = build("x", Parameters(planes=2, t1=3, encapsulation="ecmp"))
-    assert not any(n.sids for n in fabric.nodes.values())
-    lines = [line for line in render.configure(fabric.nodes["t0-1-0"], "ecmp") if "nexthop" in line]
-    assert lines[0].startswith("route replace fd10:0:1:1::/64 ")
-    assert lines[0].count("nexthop via fe80::1 dev t1-") == 3
+    assert not any(n.switch and n.switch.sid for n in fabric.nodes.values())
+    lines = [line for line in render.configure(fabric.nodes["t0-1-0"]) if "nexthop" in line]
+    assert lines[0].startswith("route replace fd10:0:1::/48 ")
+    assert lines[0].count("nexthop via fe80::1:") == 3
 
 
 def test_ends_of_a_link_know_each_other() -> None:
@@ -120,6 +122,18 @@ def test_hosts_back_to_back_reach_each_other_s_own_sid() -> None:
     assert [p.gateway_mac for p in fabric.nodes["h0"].ports] == [p.mac for p in fabric.nodes["h1"].ports]
     with pytest.raises(UsageError, match="no switches"):
         targets.parse(fabric, "nic:h0:0")
+
+
+def test_t0s_filter_sources_unless_the_lab_is_told_otherwise() -> None:
+    rules = [line for line in render.configure(FABRIC.nodes["t0-2-1"]) if "iif" in line]
+    assert [line.split("iif ")[1] for line in rules] == [
+        "h2 from fd10:0:2:1::3 lookup main",
+        "h3 from fd10:0:2:1::4 lookup main",
+        "h2 blackhole",
+        "h3 blackhole",
+    ]
+    without = build("x", Parameters(source_filters=False))
+    assert not any("rule" in line for line in render.configure(without.nodes["t0-2-1"]))
 
 
 def test_hosts_back_to_back_without_srv6_have_an_ev_per_plane() -> None:
@@ -227,7 +241,7 @@ def test_a_lab_with_a_rate_keeps_it_beside_faults() -> None:
 
 
 def test_a_node_is_configured_around_ports_that_are_down() -> None:
-    lines = render.configure(FABRIC.nodes["t0-0-0"], "usid", down={"t1-2", "h1"})
+    lines = render.configure(FABRIC.nodes["t0-0-0"], down={"t1-2", "h1"})
     assert not any(word in ("t1-2", "h1") for line in lines for word in line.split())
     assert any("nexthop" in line for line in lines)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests labkit.bench.job: turns of both ways → the ratio and its bound; a rank's output."""
+"""Tests labkit.bench.job: turns of both ways → the ratio and its bound. And labkit.traffic.job: what ranks print."""
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,16 +12,19 @@ import pytest
 
 from labkit.bench import control, job
 from labkit.bench.control import Sent
-from labkit.bench.job import ATTACHED, DETACHED, UNPROBED, Job
+from labkit.bench.job import UNPROBED
 from labkit.bench.probing import Wire
+from labkit.cluster.attachment import ATTACHED, DETACHED
 from labkit.cluster.fabric import Parameters, build
+from labkit.traffic import job as traffic_job
+from labkit.traffic.job import Job
 from mrcd.errors import MachineError
 
 FABRIC = build("x", Parameters())
 
 
 def turn(ms: float) -> dict[str, Any]:
-    sent = Sent(1000, 10**6, (10, 0, 0, 0), 10, 10, 0)
+    sent = Sent(1000, 10**6, (10, 0, 0, 0, 0), 10, 10, 0)
     return {
         "median_step_ns": ms * 1e6,
         "steps_ns": [],
@@ -84,7 +88,8 @@ print(json.dumps({"ready": True}), flush=True)
 for line in sys.stdin:
     if line == "13\\n":
         sys.exit("thirteen")
-    print(json.dumps({"steps_ns": [int(sys.argv[1])] * int(line)}), flush=True)
+    for n in range(int(line)):
+        print(json.dumps({"begin_ns": 10 * n, "end_ns": 10 * n + 1 + int(sys.argv[1])}), flush=True)
 """
 
 
@@ -92,8 +97,8 @@ for line in sys.stdin:
 def ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Job:
     program = tmp_path / "rank.py"
     program.write_text(RANK)
-    monkeypatch.setattr(job, "PROGRAM", program)
-    monkeypatch.setattr(job, "PYTHON", sys.executable)
+    monkeypatch.setattr(traffic_job, "PROGRAM", program)
+    monkeypatch.setattr(traffic_job, "PYTHON", sys.executable)
     monkeypatch.setattr("labkit.cluster.bringup.environment", lambda state, host: {})
     lab = SimpleNamespace(fabric=FABRIC, state=None, popen=lambda _, argv, **kw: subprocess.Popen(argv, **kw))
     return Job(lab, 4)  # type: ignore[arg-type]
@@ -101,18 +106,28 @@ def ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Job:
 
 def test_steps_are_the_first_ranks(ranks: Job) -> None:
     with ranks:
-        assert ranks.steps(3) == [0, 0, 0]
-        assert ranks.steps(1) == [0]
+        assert ranks.run(3) == [(0, 1), (10, 11), (20, 21)]
+        assert [step.ns for step in ranks.run(1)] == [1]
+        assert len(ranks.steps) == 4
+
+
+def test_steps_are_read_while_they_run(ranks: Job) -> None:
+    with ranks:
+        ranks.begin(2)
+        until = time.monotonic() + 10
+        while len(ranks.steps) < 2 and time.monotonic() < until:
+            ranks.poll(0.01)
+        assert ranks.steps == [(0, 1), (10, 11)]
 
 
 def test_a_rank_that_ends_is_an_error(ranks: Job) -> None:
-    with ranks, pytest.raises(MachineError, match="in h0 ended by itself: thirteen"):
-        ranks.steps(13)
+    with ranks, pytest.raises(MachineError, match=r"in h\d ended by itself: thirteen"):
+        ranks.run(13)
 
 
 def test_without_torch_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "PYTHON", "/bin/false")
+    monkeypatch.setattr(traffic_job, "PYTHON", "/bin/false")
     with pytest.raises(MachineError, match="no PyTorch") as e:
-        job.require_torch()
+        traffic_job.require_torch()
     assert e.value.exit_code == 2
-    assert "apt-get install" in (e.value.hint or "")
+    assert e.value.hint == "scripts/set-up --training"

@@ -18,6 +18,8 @@ from mrcd.daemon import write_tables
 from mrcd.daemon.daemon import Daemon
 from mrcd.fabric import topology
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Share
+from mrcd.health.links.judge import Counts, State
+from mrcd.health.links.watch import LinkWatch, Verdicts
 from mrcd.metrics.collector import MOST_EV_SERIES, MOST_FAULT_SERIES, TablesCollector
 from mrcd.tables import abi, enums, pinned
 from mrcd.tables.enums import EvState, Histogram, Reason
@@ -289,6 +291,10 @@ def test_the_page_lists_all_metrics() -> None:
     host.evs["state"][1, 0] = EvState.SKIP
     host.auths["untagged"][1] = 1
     host.peers["refused"][1] = 1
+    shape = 1 + host.plan.config.cluster.t1s, len(host.plan.interfaces)
+    counts = Counts(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
+    states = np.full(shape, State.DEAD, np.int8)
+    host.view.link_watch = cast(LinkWatch, SimpleNamespace(verdicts=Verdicts(states, counts.lost, counts)))
     found = {}
     for family in text_string_to_metric_families(host.text()):
         if family.name.startswith("mrc_"):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests labkit.plot.panels: courses → SVG."""
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -100,3 +101,11 @@ def test_every_class_has_a_colour_for_light_and_for_dark() -> None:
 def test_a_picture_without_measurements_is_valid() -> None:
     empty = Panel("t", "w", "x", "y", 0.0, 1.0, [Series([], "ours", "steps"), Series([], "theirs", "joined", "l")])
     ElementTree.fromstring(panels.draw(Picture("t", "s", ("a", "b", "c"), [empty])))
+
+
+def test_a_logarithmic_axis_of_y() -> None:
+    axis = panels.Axis(10.0, 1000.0, [(10.0, "low"), (100.0, "middle"), (1000.0, "high")], is_logarithmic=True)
+    assert [axis.share(y) for y in (1.0, 10.0, 100.0, 5000.0)] == pytest.approx([0, 0, 0.5, 1])
+    root = ElementTree.fromstring(panels.draw(Picture("t", "s", ("a", "", "c"), [replace(COURSE, y_axis=axis)])))
+    at = {t.text: float(t.get("y", 0)) for t in root.iter(f"{SVG}text") if t.text in ("low", "middle", "high")}
+    assert at["low"] - at["middle"] == pytest.approx(at["middle"] - at["high"], abs=0.2)

@@ -23,6 +23,7 @@ from mrcd.daemon import reload
 from mrcd.daemon.daemon import read_secrets
 from mrcd.errors import ConfigError, MachineError, UsageError
 from mrcd.fabric import topology
+from mrcd.fleet.source import FileSource
 from mrcd.loader.dataplane import Dataplane
 from mrcd.tables import abi, enums
 from mrcd.tables.pinned import Tables
@@ -63,7 +64,7 @@ def test_a_stop_waits_for_programs_that_are_being_loaded(times: int) -> None:
 
 
 @pytest.mark.parametrize("fails", [1, 2], ids=["once", "going back too"])
-def test_a_failed_rollback_reattaches_the_programs(fails: int) -> None:
+def test_a_failed_rollback_reattaches_the_programs(fails: int, tmp_path: Path) -> None:
     asked: list[str] = []
 
     async def adopt(plan: str, *_: object) -> None:
@@ -86,7 +87,9 @@ def test_a_failed_rollback_reattaches_the_programs(fails: int) -> None:
     )
     difference: Any = SimpleNamespace(programs=False)
     with pytest.raises(MachineError, match="not after" if fails == 1 else "not before"):
-        asyncio.run(reload.Reloader(daemon, Path())._apply(cast(Any, "after"), difference, ()))
+        asyncio.run(
+            reload.Reloader(daemon, FileSource(Path("mrcd.toml"), tmp_path))._apply(cast(Any, "after"), difference, ())
+        )
     assert asked == ["after", "before", *(["attach"] if fails == 2 else []), "resume"]
 
 
@@ -125,7 +128,7 @@ class Running:
 
     def reload(self, *, force: bool = False) -> str:
         """Reloads the files, and returns the message."""
-        answer = asyncio.run(reload.Reloader(self.daemon, self.path).reload(force=force))
+        answer = asyncio.run(reload.Reloader(self.daemon, FileSource(self.path, self.path.parent)).reload(force=force))
         return str(answer["message"])
 
 
@@ -212,7 +215,7 @@ def test_a_file_of_pairs_is_read_by_the_new_cluster_file(tmp_path: Path) -> None
 def test_peers_that_leave_or_are_replaced_are_not_cut_off(tmp_path: Path) -> None:
     host = Running(tmp_path)
     plan = topology.plan(cluster_file.parse(TEXT.replace('"h1"', '"new"').replace('"h2"', '"h4"')), "h0")
-    reload.Reloader(host.daemon, host.path)._check_secrets(plan, (B,))
+    reload.Reloader(host.daemon, FileSource(host.path, tmp_path))._check_secrets(plan, (B,))
 
 
 @pytest.mark.parametrize("status", [0, abi.STATUS_TAGS_ONLY])
@@ -221,7 +224,7 @@ def test_authentication_may_be_turned_off_if_no_peer_wants_tags(tmp_path: Path, 
     host.daemon.tables.peers["status"][2] = status
     host.write(mode="off")
     plan = topology.plan(cluster_file.load(host.path), "h0")
-    check = partial(reload.Reloader(host.daemon, host.path)._check_secrets, plan, ())
+    check = partial(reload.Reloader(host.daemon, FileSource(host.path, tmp_path))._check_secrets, plan, ())
     if not status:
         check()
         return
@@ -233,7 +236,9 @@ def test_authentication_may_be_turned_off_if_no_peer_wants_tags(tmp_path: Path, 
 def test_tags_may_not_be_required_while_a_reachable_peer_makes_none(tmp_path: Path) -> None:
     host = Running(tmp_path)
     host.key_ids[1] = host.key_ids[3] = 0  # h3 is not reachable
-    check = partial(reload.Reloader(host.daemon, host.path)._check_secrets, host.daemon.plan, (A,))
+    check = partial(
+        reload.Reloader(host.daemon, FileSource(host.path, tmp_path))._check_secrets, host.daemon.plan, (A,)
+    )
     with pytest.raises(UsageError, match="h1 would be cut off: they send packets without tags"):
         check()
     host.key_ids[1, 0] = 1
@@ -242,7 +247,9 @@ def test_tags_may_not_be_required_while_a_reachable_peer_makes_none(tmp_path: Pa
 
 def test_tags_are_not_required_before_the_clock_of_a_reachable_peer_is_known(tmp_path: Path) -> None:
     host = Running(tmp_path)
-    check = partial(reload.Reloader(host.daemon, host.path)._check_secrets, host.daemon.plan, (A,))
+    check = partial(
+        reload.Reloader(host.daemon, FileSource(host.path, tmp_path))._check_secrets, host.daemon.plan, (A,)
+    )
     check()  # it requires them already
     host.daemon.keyring.use(enums.AuthMode.PERMISSIVE, (A,))
     host.daemon.tables.auths["clock_ns"][1] = 1

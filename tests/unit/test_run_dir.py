@@ -20,7 +20,7 @@ from mrcd import lock_file, main
 from mrcd.api.control_socket import ControlSocket
 from mrcd.config import cluster_file
 from mrcd.daemon.run_dir import RunDir, keep_run_dir
-from mrcd.fabric import topology
+from mrcd.fleet.source import FileSource, Loaded
 from mrcd.health.events import EventLog
 from mrcd.view.running_file import RUNNING_FILE
 from tests.cluster_files import host
@@ -134,7 +134,9 @@ def test_version_says_that_a_running_daemon_does_not_answer(mrcctl: Callable[...
 
 
 class StandIn:
-    """Stands in for the daemon, its servers and its reloader."""
+    """Stands in for the daemon, its servers, its reloader and its part in a fleet."""
+
+    denials = reload = None
 
     def __init__(self, *_: object) -> None:
         self.events, self.routed, self.admin_lock = EventLog(), asyncio.Event(), asyncio.Lock()
@@ -161,10 +163,11 @@ class StandIn:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[RunDir], None]:
     """Returns a function that runs a daemon of stand-ins until it ends."""
-    for name in ("mrcd.daemon.daemon.running", "mrcd.api.server.Servers", "mrcd.daemon.reload.Reloader"):
-        monkeypatch.setattr(name, StandIn)
-    plan = topology.plan(cluster_file.parse(host(0) + host(1)), "h0")
-    return lambda run_dir: asyncio.run(main._serve(tmp_path / "mrcd.toml", plan, run_dir, tmp_path, None))
+    for name in ("daemon.daemon.running", "api.server.Servers", "daemon.reload.Reloader", "fleet.member.FleetMember"):
+        monkeypatch.setattr(f"mrcd.{name}", StandIn)
+    text = host(0) + host(1)
+    source, loaded = FileSource(tmp_path / "mrcd.toml", tmp_path), Loaded(cluster_file.parse(text), text, None)
+    return lambda run_dir: asyncio.run(main._serve(source, loaded, "h0", run_dir, tmp_path, None))
 
 
 def test_a_signal_ends_the_daemon(served: Callable[[RunDir], None], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ HOSTS = host(0, id=3) + host(1, id=4, t0=1)
 def known(cluster: str = "", health: str = "", peers: int = 0, more: str = "") -> dict[str, int]:
     text = f"[cluster]\nt0s = 2\nplanes = 2\nevs_per_peer = 9\n{cluster}\n[health]\n{health}\n{HOSTS}{more}"
     record = settings.settings(topology.plan(cluster_file.parse(text), "h1"), peers=peers)
-    return {name: int(record[name]) for name in record.dtype.names or ()}
+    return {name: int(record[name]) for name in record.dtype.names or () if not record[name].ndim}
 
 
 def test_the_fabric() -> None:
@@ -22,6 +22,11 @@ def test_the_fabric() -> None:
     assert (s["planes"], s["evs_per_peer"], s["evs_per_plane"]) == (2, 9, 4)
     assert (s["host_id"], s["udp_port"], s["inner_mtu"], s["srh"]) == (4, 99, 1420, 0)
     assert known('encapsulation = "srh"')["srh"] == 1
+
+
+def test_the_key_of_link_probes() -> None:
+    plan = topology.plan(cluster_file.parse(HOSTS.join(("[cluster]\nt0s = 2\n", ""))), "h1")
+    assert settings.settings(plan, link_key=bytes(range(16)))["link_key"].tobytes() == bytes(range(16))
 
 
 def test_times_are_microseconds() -> None:

@@ -217,6 +217,16 @@ def test_peers_sum_up_what_is_configured() -> None:
         assert p["usable_evs"] == sum(0xA5 >> ev & 1 for ev in there)
 
 
+def test_a_plane_without_usable_evs_shows_it_although_its_link_is_up() -> None:
+    h = Host()
+    h.peers["usable"][1:, 0] = 0xF0  # EVs 4 to 7, of plane 1; bits of EVs that do not exist do not count
+    h.evs["configured"][3, 7] = 0
+    assert h.view._evs_by_plane(np.array([1, 2, 3])) == [
+        {"usable_evs": 0, "evs": 9},
+        {"usable_evs": 8, "evs": 8},
+    ]
+
+
 def test_losses_never_exceed_judged_packets() -> None:
     """The programs write while this reads."""
     h = Host()

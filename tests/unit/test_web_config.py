@@ -196,7 +196,7 @@ def test_changes_that_need_a_restart_are_logged_and_others_apply(
     assert caplog.text.count("read again, but") == 1
 
 
-@pytest.mark.parametrize(("before", "after"), [(TLS, USERS), (USERS, TLS)])
+@pytest.mark.parametrize(("before", "after"), [(TLS, USERS), (USERS, TLS)], ids=["on", "off"])
 def test_tls_is_not_switched_while_it_runs(
     directory: Path, caplog: pytest.LogCaptureFixture, before: str, after: str
 ) -> None:

@@ -14,6 +14,11 @@ PATH = [ME, T0, T1, FAR, PEER]
 WITNESS = Node("T1 0", 0x8800)
 
 
+def parts_id(value: object) -> str:
+    """Returns the id of a parameter: parts in one order, so that all processes give a test the same name."""
+    return " and ".join(sorted(value)) if isinstance(value, set) else str(value)[:40]
+
+
 def lose(found: list[TraceProbe], parts: set[str], ratio: float = 1.0, sent: int = 20) -> dict[str, tuple[int, int]]:
     """Returns the counts if each passage of `parts` loses this share."""
     counts = {}

@@ -89,7 +89,9 @@ def _documents(options: Options, report: Report) -> list[str]:
         ("paths", "/v1/paths?decode=1", lambda v: v.paths(decode=True)),
         ("events", "/v1/events?after=0", lambda v: v.unread_events()),
         ("histograms", "/v1/histograms", lambda v: v.histograms()),
+        ("links", "/v1/links", lambda v: v.links()),
         ("keys", "/v1/keys", lambda v: v.keys()),
+        ("fleet", "/v1/fleet", lambda v: None),
         ("version", "/v1/version", lambda v: None),
     ]
     interfaces: list[str] = []

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl bpf` (maps, progs, dump), which reads the pinned maps and programs without the daemon."""
 
+import textwrap
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ import click
 from mrcd.ctl.base import Commands, Options, colours, common, emit, terminal_width
 from mrcd.ctl.offline import envelope, pins
 from mrcd.ctl.options import complete_peer, wide_option
+from mrcd.ctl.sampling import SECONDS
 from mrcd.ctl.terminal.render import Column, Document, count, duration, table, text
 from mrcd.errors import UsageError
 
@@ -63,30 +66,65 @@ def _maps(document: Document, *, colour: bool, width: int | None) -> list[str]:
 
 
 @bpf.command(short_help="List the loaded programs and their hooks.")
+@click.option(
+    "--interval", "-i", type=SECONDS, metavar="SECONDS", help="Runs and CPU time over this time, instead of counters."
+)
 @wide_option
 @common
 @click.pass_obj
-def progs(options: Options, wide: bool) -> None:
+def progs(options: Options, interval: float | None, wide: bool) -> None:
     """List the loaded programs that use the pinned maps, and their hooks.
 
-    RUNS and ns/RUN count while `sysctl kernel.bpf_stats_enabled=1`. mrcd itself runs a program without a hook, or a
-    dead mrcd left it.
+    RUNS and ns/RUN count while `sysctl kernel.bpf_stats_enabled=1`; with --interval SECONDS they are those of that
+    time. mrcd itself runs a program without a hook, or a dead mrcd left it.
     """
     from mrcd.bpf import info
 
     directory, _ = pins(options.run_dir)
-    document = envelope("programs", info.programs(directory), "tables") | {"links": info.links(directory)}
+    rows, began_s = info.programs(directory), time.monotonic()
+    moved: dict[str, Any] = {}
+    if interval is not None:
+        time.sleep(interval)
+        before, rows = rows, info.programs(directory)
+        moved = {"interval_s": round(time.monotonic() - began_s, 3)}
+        rows = _moved(before, rows, moved["interval_s"])
+        if not any(p["recent_runs"] for p in rows):
+            click.echo(
+                "mrcctl: no program has run, or is counted: `sysctl kernel.bpf_stats_enabled=1` counts", err=True
+            )
+    document = moved | envelope("programs", rows, "tables") | {"links": info.links(directory)}
     emit(options, document, _programs, colour=colours(), width=terminal_width(wide))
 
 
+def _moved(before: Sequence[Document], after: Sequence[Document], interval_s: float) -> list[dict[str, Any]]:
+    """Return the programs of `after` with `recent_runs`, `runs_per_s` and `recent_run_time_ns`; None for new ones."""
+    known = {p["id"]: p for p in before}
+    rows = []
+    for p in after:
+        old = known.get(p["id"])
+        runs = p["runs"] - old["runs"] if old else None
+        rows.append(
+            {
+                **p,
+                "recent_runs": runs,
+                "runs_per_s": None if runs is None else round(runs / interval_s, 3),
+                "recent_run_time_ns": p["run_time_ns"] - old["run_time_ns"] if old else None,
+            }
+        )
+    return rows
+
+
 def _programs(document: Document, *, colour: bool, width: int | None) -> list[str]:
+    interval_s = document.get("interval_s")
+    headings = ("RUNS", "ns/RUN") if interval_s is None else ("RUNS/s", "ns/RUN now")
     columns = [
         Column("PROGRAM"),
         Column("ID", True, rank=6),
         Column("TYPE", rank=7),
         Column("TAG", rank=9),
         Column("LOADED", True, rank=5),
-        *(Column(h, True, rank=r) for h, r in (("INSNS", 8), ("JITED bytes", 10), ("RUNS", 3), ("ns/RUN", 4))),
+        *(Column(h, True, rank=r) for h, r in (("INSNS", 8), ("JITED bytes", 10))),
+        *(Column(h, True, rank=r) for h, r in zip(headings, (3, 4), strict=True)),
         Column("HOOKS"),
     ]
     rows = [
@@ -95,13 +133,20 @@ def _programs(document: Document, *, colour: bool, width: int | None) -> list[st
             duration(p["loaded_s"]),
             text(p["verified_instructions"]),
             text(p["jited_bytes"]),
-            count(p["runs"]),
-            count(round(p["run_time_ns"] / p["runs"]) if p["runs"] else None),
+            *_runs(p, is_recent=interval_s is not None),
             _hooks(p["hooks"]),
         ]
         for p in document["programs"]
     ]
-    return table(columns, rows, colour=colour, width=width)
+    head = [] if interval_s is None else [f"over {duration(interval_s)}"]
+    return [*head, *table(columns, rows, colour=colour, width=width)]
+
+
+def _runs(p: Document, *, is_recent: bool) -> list[str]:
+    """Return the number of runs, or runs per second, and the mean time of one."""
+    runs, ns = (p["recent_runs"], p["recent_run_time_ns"]) if is_recent else (p["runs"], p["run_time_ns"])
+    rate = p["runs_per_s"] if is_recent else runs
+    return [count(rate if rate is None else round(rate)), count(round(ns / runs) if runs else None)]
 
 
 def _hooks(hooks: Sequence[Document]) -> str:
@@ -135,7 +180,7 @@ def dump(options: Options, peer: str | None, ev: int | None) -> None:
     else:
         row = _row(peer, names, len(tables.peers))
         rows = _peer_records(tables, row, peer) if ev is None else _ev_records(tables, row, peer, ev)
-    emit(options, envelope("records", rows, "tables"), _records)
+    emit(options, envelope("records", rows, "tables"), _records, width=terminal_width())
 
 
 def _tables(directory: Path) -> "Tables":
@@ -183,32 +228,31 @@ def _ev_records(tables: "Tables", row: int, peer: str, ev: int) -> list[dict[str
 
 
 def _record(name: str, index: int, record: Any, peer: str | None = None, ev: int | None = None) -> dict[str, Any]:
-    import time
-
     from mrcd.tables.records import fields
 
     found = fields(record, time.monotonic_ns())
     return {"table": name, "index": index, "peer": peer, "ev": ev, "fields": found}
 
 
-def _records(document: Document) -> list[str]:
+def _records(document: Document, *, width: int | None) -> list[str]:
     lines: list[str] = []
     for record in document["records"]:
         owner = f"  {record['peer']}" if record["peer"] is not None else ""
         owner += f" EV {record['ev']}" if record["ev"] is not None else ""
         index = "" if record["index"] is None else f"[{record['index']}]"
-        lines += [f"{record['table']}{index}{owner}", *_fields(record["fields"]), ""]
+        lines += [f"{record['table']}{index}{owner}", *_fields(record["fields"], width), ""]
     return lines[:-1]
 
 
-def _fields(fields: Sequence[Document]) -> list[str]:
+def _fields(fields: Sequence[Document], width: int | None) -> list[str]:
     lines = []
     for field in fields:
         shown, meaning = _shown(field["value"]), field["meaning"]
         # The meaning of a bitmap is readable, the bits are not. A key has no value here.
         if field["value"] is None or field["field"] in ("usable", "deadlines"):
             shown, meaning = meaning, ""
-        lines.append(f"  {field['field']:<16} {shown}" + (f"  ({meaning})" if meaning else ""))
+        line = f"  {field['field']:<16} {shown}" + (f"  ({meaning})" if meaning else "")
+        lines += textwrap.wrap(line, width, subsequent_indent=" " * 6, break_on_hyphens=False) if width else [line]
     return lines
 
 

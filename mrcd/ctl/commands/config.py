@@ -85,6 +85,11 @@ def _cluster_file(options: Options) -> Path:
     """Return the cluster file of the running mrcd, or that which the next mrcd will read."""
     with contextlib.suppress(DaemonError, TypeError, KeyError):
         return Path(options.client.get("/v1/config")["file"])
+    return default_file()
+
+
+def default_file() -> Path:
+    """Return the cluster file that the next mrcd will read."""
     return Path(os.environ.get("MRCD_CONFIG") or DEFAULT_FILE)
 
 
@@ -96,7 +101,7 @@ def _running(options: Options) -> dict[str, Any]:
         from mrcd.ctl.commands.config_documents import left_behind
 
         document = left_behind(options.run_dir, down)
-        document["file"] = os.environ.get("MRCD_CONFIG") or str(DEFAULT_FILE)
+        document["file"] = str(default_file())
         click.echo(f"mrcctl: {down.brief}; showing its last configuration", err=True)
     return document
 

@@ -98,7 +98,10 @@ def difference(running: dict[str, Any], file: Path) -> dict[str, Any]:
     Raises UsageError, ConfigError.
     """
     before = _plan_of(running)
-    after = plan(load(file), before.host.name)
+    config = load(file)
+    if running.get("generation") is not None:  # [fleet] of a host that runs a file from etcd is in its own file
+        config = config.model_copy(update={"fleet": before.config.fleet})
+    after = plan(config, before.host.name)
     return compare(before, after).document() | {"file": str(file), "host": before.host.name}
 
 

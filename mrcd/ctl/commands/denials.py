@@ -23,19 +23,19 @@ from mrcd.ctl.terminal import render
 from mrcd.errors import DaemonError, UsageError
 
 _POLL_S = 0.02
-_EPILOG = (
+EPILOG = (
     "A target is one or more of t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1, nic:HOST:PLANE, plane:N, peer:NAME, "
     "ev:N and ev:PEER:N; a path must match all of them. A denial affects packets that this host sends, not those of "
     "other hosts."
 )
 
 
-def _target_options(command: F) -> F:
+def target_options(command: F) -> F:
     """Add the options that name paths."""
     return target_argument(peer_option(ev_option(plane_option(command))))
 
 
-def _denial_options(command: F) -> F:
+def denial_options(command: F) -> F:
     """Add the other options of deny and drain."""
     for option in (
         click.option("--force", is_flag=True, help="Deny even if a peer keeps fewer than ev_min_active usable EVs."),
@@ -46,7 +46,7 @@ def _denial_options(command: F) -> F:
     return command
 
 
-def _chosen(action: str, given: dict[str, Any]) -> dict[str, Any]:
+def chosen(action: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return the body of the request, made of the command's arguments."""
     body = {k.rstrip("_"): v for k, v in given.items()} | {"target": list(given["target"])}
     if not (body["target"] or body.get("all")) and all(body[k] is None for k in ("peer", "ev", "plane")):
@@ -73,9 +73,9 @@ _FORCE_HINT = "--force denies it nevertheless"
 _ALLOW_HINT = "`mrcctl denials` lists all denials"
 
 
-@click.command(short_help="Stop sending on the paths of a switch, link, plane, peer or EV.", epilog=_EPILOG)
-@_target_options
-@_denial_options
+@click.command(short_help="Stop sending on the paths of a switch, link, plane, peer or EV.", epilog=EPILOG)
+@target_options
+@denial_options
 @common
 @click.pass_obj
 def deny(options: Options, /, **given: Any) -> None:
@@ -84,12 +84,12 @@ def deny(options: Options, /, **given: Any) -> None:
     The paths are still probed. A denial survives restarts, and also covers paths of later configurations. A repeated
     deny keeps the end and the reason of the present denial, unless --for and --reason change them.
     """
-    emit(options, _post(options, "/v1/deny", _chosen("deny", given), _FORCE_HINT), changed_lines)
+    emit(options, _post(options, "/v1/deny", chosen("deny", given), _FORCE_HINT), changed_lines)
 
 
-@click.command(short_help="Deny, and wait until no packet is in flight there.", epilog=_EPILOG)
-@_target_options
-@_denial_options
+@click.command(short_help="Deny, and wait until no packet is in flight there.", epilog=EPILOG)
+@target_options
+@denial_options
 @click.option(
     "--wait", type=click.FloatRange(min=0, max=86_400), default=10.0, metavar="SECONDS", show_default=True,
     help="Wait at most so long for packets in flight.",
@@ -101,7 +101,7 @@ def drain(options: Options, /, wait: float, **given: Any) -> None:
 
     New packets take other paths at once, so draining loses no packet.
     """
-    answer = _post(options, "/v1/deny", _chosen("drain", given) | {"drain": True}, _FORCE_HINT)
+    answer = _post(options, "/v1/deny", chosen("drain", given) | {"drain": True}, _FORCE_HINT)
     began = time.monotonic()
     while True:
         found = next((d for d in options.client.get("/v1/denials")["denials"] if d["target"] == answer["target"]), None)
@@ -131,14 +131,14 @@ def _emptied(answer: Json) -> list[str]:
 
 
 def _allow(options: Options, action: str, given: dict[str, Any]) -> None:
-    emit(options, _post(options, "/v1/allow", _chosen(action, given), _ALLOW_HINT), changed_lines)
+    emit(options, _post(options, "/v1/allow", chosen(action, given), _ALLOW_HINT), changed_lines)
 
 
 _all = click.option("--all", is_flag=True, help="Allow everything.")
 
 
-@click.command(short_help="End denials.", epilog=_EPILOG)
-@_target_options
+@click.command(short_help="End denials.", epilog=EPILOG)
+@target_options
 @_all
 @common
 @click.pass_obj
@@ -147,8 +147,8 @@ def allow(options: Options, /, **given: Any) -> None:
     _allow(options, "allow", given)
 
 
-@click.command(short_help="End denials; the same as `allow`.", epilog=_EPILOG)
-@_target_options
+@click.command(short_help="End denials; the same as `allow`.", epilog=EPILOG)
+@target_options
 @_all
 @common
 @click.pass_obj

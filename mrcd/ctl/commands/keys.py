@@ -10,7 +10,7 @@ import click
 
 from mrcd.ctl.base import Commands, Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import Json
-from mrcd.ctl.commands.config import DEFAULT_FILE
+from mrcd.ctl.commands.config import default_file
 from mrcd.ctl.documents.keys import key_lines, late, some, verdict
 from mrcd.ctl.offline import read
 from mrcd.ctl.options import wide_option
@@ -124,7 +124,7 @@ def _generate_pairs(options: Options, directory: Path, file: Path | None, add: b
 
     if file and not add:
         raise UsageError("FILE is kept with --add only", hint="`mrcctl keys generate --pairs DIRECTORY --add FILE`")
-    hosts = {h.name: h.id for h in cluster_file.load(_cluster_file()).hosts}
+    hosts = {h.name: h.id for h in cluster_file.load(default_file()).hosts}
     try:
         kept = secrets_file.read(file) if file else ()
         ids = pair_files.generate(directory, hosts, add=add and not file, cluster=kept)
@@ -139,16 +139,12 @@ def _named(ids: Sequence[int]) -> str:
     return f"secret {ids[0]}" if len(ids) == 1 else f"secrets {ids[0]} and {ids[1]}"
 
 
-def _cluster_file() -> Path:
-    return Path(os.environ.get("MRCD_CONFIG") or DEFAULT_FILE)
-
-
 def _default() -> Path:
     """Return the secrets file that mrcd's cluster file names. Raises UsageError if systemd has it."""
     from mrcd.auth import secrets_file
     from mrcd.config import cluster_file  # pydantic
 
-    config = _cluster_file()
+    config = default_file()
     if not config.exists():
         return DEFAULT
     name = cluster_file.load(config).auth.secret_file

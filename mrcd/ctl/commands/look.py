@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,7 +34,7 @@ from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 if TYPE_CHECKING:
     from mrcd.view.documents import View
 
-KINDS = ["daemon", "denial", "ev", "fault", "peer", "plane"]
+KINDS = ["daemon", "denial", "ev", "fault", "fleet", "link", "peer", "plane"]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -85,6 +86,8 @@ def status(options: Options, brief: bool, check: bool, wide: bool) -> None:
     """Show what is wrong now and what to do; then the host, daemon, hooks, planes, peers and EVs.
 
     `forwarding without the daemon` says whether programs and routes would keep working if mrcd died now.
+
+    The exit status is 0 whatever it shows, 2 if there is nothing to show.
 
     --check prints one line, as plugins of Nagios do. Exit status 0: all well, or only denials of an administrator;
     1: loss, delay, single failed EVs, or a detached host; 2: something is dead, or mrcd does not answer.
@@ -139,7 +142,9 @@ def peers(options: Options, peer: str | None, interval: float | None, wide: bool
         return chosen(view.peers())
 
     if interval is None:
-        _table(options, "peers", envelope("peers", *read(options, from_daemon, from_tables)), peer_lines, wide)
+        found = read(options, from_daemon, from_tables)
+        lines = partial(peer_lines, age_s=found.tick_age_s)
+        _table(options, "peers", envelope("peers", *found), lines, wide)
         return
     before, after, found = sampled(options, "peers", from_daemon, from_tables, interval)
     moved = {r["peer"]: r for r in rates.per_second(before, after)}
@@ -195,8 +200,9 @@ def paths(
         return _joined(view.paths(peer=peer, plane=plane, state=s, decode=decode) for s in states)
 
     if interval is None:
-        lines = hop_lines if decode else path_lines
-        _table(options, "paths", envelope("paths", *read(options, from_daemon, from_tables)), lines, wide)
+        found = read(options, from_daemon, from_tables)
+        lines = partial(hop_lines if decode else path_lines, age_s=found.tick_age_s)
+        _table(options, "paths", envelope("paths", *found), lines, wide)
         return
     before, after, found = sampled(options, "paths", from_daemon, from_tables, interval)
     document = envelope("paths", rates.per_second(before, after), found.source, found.tick_age_s)

@@ -221,7 +221,7 @@ _HOST = click.option(
 def _finish(options: Options, document: Json) -> None:
     from mrcd.ctl.examine import report
 
-    emit(options, document, report.lines, colour=colours())
+    emit(options, document, report.lines, colour=colours(), width=terminal_width())
     if document["summary"]["FAIL"]:
         sys.exit(MrcdError.exit_code)
 

@@ -54,12 +54,13 @@ class Sampler:
         """Return the document of this moment (documents/live.py). Raises MrcdError without daemon and tables."""
         try:
             source, status, peers, paths, events = "daemon", *self._request()
-            self._view = None
+            self._view, age_s = None, None
         except DaemonDown as down:
             self._after = None
             self._view = self._view or open_view(self._options.run_dir, down)
             view = self._view
             source, status, peers, events = "tables", view.status(), view.peers(), []
+            age_s = view.tick_age_s()
             paths = self._paths(status, view.paths)
         if not isinstance(status, dict) or not all(isinstance(x, list) for x in (peers, paths)):
             raise DaemonError("this mrcctl does not understand mrcd's answer", hint="compare with `mrcctl version`")
@@ -76,6 +77,7 @@ class Sampler:
             "schema_version": SCHEMA_VERSION,
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "source": source,
+            **({} if age_s is None else {"tick_age_s": age_s}),
             "error": None,
             "status": {k: status.get(k) for k in _STATUS}
             | {"planes_up": [p["plane"] for p in status.get("planes") or [] if p.get("up")]},
@@ -159,7 +161,8 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
             elif options.json:
                 click.echo(json.dumps(document, ensure_ascii=False))
             else:
-                click.echo("\n".join([*live.lines(document, document["events"], colour=False), ""]))
+                lines = live.lines(document, document["events"], colour=False, columns=terminal_width())
+                click.echo("\n".join([*lines, ""]))
             sys.stdout.flush()
             if count is not None and n + 1 >= count:
                 break
@@ -195,6 +198,7 @@ def top(options: Options, interval: float, lines: int, peer: str | None, wide: b
     document = {
         "schema_version": SCHEMA_VERSION,
         "source": found.source,
+        **({} if found.tick_age_s is None else {"tick_age_s": found.tick_age_s}),
         "interval_s": round(after.at_s - before.at_s, 3),
         "paths": len(moved),
         "busiest": rates.busiest(moved, lines),

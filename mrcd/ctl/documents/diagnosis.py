@@ -45,17 +45,22 @@ def _is_watched(doc: Document) -> bool:
 
 
 def _names(causes: Sequence[Document]) -> str:
-    """Return causes by kind and target: t1 t1:1:2, peer_down peer:h4."""
+    """Return causes by kind and target: t1 t1:1:2 or link:1:0:2, peer_down peer:h4."""
     more = f", and {len(causes) - _NAMED} more" if len(causes) > _NAMED else ""
-    return ", ".join(f"{c['cause']} {c['target']}" for c in causes[:_NAMED]) + more
+    return ", ".join(map(named, causes[:_NAMED])) + more
+
+
+def named(cause: Document) -> str:
+    """Return a cause's kind and target, and the targets that would explain the same: t1 t1:1:2 or link:1:0:2."""
+    return f"{cause['cause']} {' or '.join((cause['target'], *(cause.get('or_targets') or ())))}"
 
 
 def _sentence(cause: Document) -> str:
-    """Return what is known of a cause: t1:1:2, for 12 min: Plane 1: … (cannot be told from link:1:0:2)."""
+    """Return what is known of a cause: t1:1:2, for 12 min: Plane 1: … (or link:1:0:2: this host cannot tell)."""
     since = f", for {duration(cause['since_s'])}" if cause.get("since_s") is not None else ""
     others = " or ".join(cause.get("or_targets") or ())
     is_likely = cause.get("confidence") == "likely" and cause["cause"] != "unknown"
-    doubt = f" (cannot be told from {others})" if others else " (likely)" if is_likely else ""
+    doubt = f" (or {others}: this host cannot tell)" if others else " (likely)" if is_likely else ""
     return f"{cause['target']}{since}: {cause['sentence']}{doubt}"
 
 
@@ -77,7 +82,7 @@ def check(doc: Document) -> tuple[int, str]:
     """
     causes = list(doc.get("diagnosis") or ())
     code = max((_CODES.get(str(c.get("severity")), 2) for c in causes), default=0)
-    said = [f"{c['cause']} {c['target']}: {c['sentence']}" for c in causes[:_NAMED]]
+    said = [f"{named(c)}: {c['sentence']}" for c in causes[:_NAMED]]
     if len(causes) > _NAMED:
         said.append(f"and {len(causes) - _NAMED} more")
     if not (doc.get("daemon") or {}).get("running"):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Renders the live views of `mrcctl watch` and `mrcctl top`. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mrcd.ctl.documents.parts import plain_states, sentence, share
+from mrcd.ctl.documents.parts import aged, plain_states, sentence, share, stale_lines
 from mrcd.ctl.terminal.render import (
     Column,
     Document,
@@ -20,6 +20,7 @@ from mrcd.ctl.terminal.render import (
 )
 
 _ALL = 10_000
+_LIVE = "widen the terminal"  # watch has no --wide
 
 
 def peers(
@@ -54,12 +55,13 @@ def lines(
     height: int | None = None,
 ) -> list[str]:
     """Return one sample as lines. `columns` and `height` are the terminal's; None is no limit."""
-    width, free = columns, (height or _ALL) - 5
+    width, free, age_s = columns, (height or _ALL) - 5, document.get("tick_age_s")
     out = [line for parts in _head(document, colour) for line in _joined(parts, width)]
+    out += stale_lines(age_s, width)[1:]
     out += ["q ends it"] if height else []
     shown = max(1, free // 3)
     rows = sorted(document["peers"], key=lambda p: (bool(p["reachable"]), -(p["tx_bits_per_s"] or 0)))
-    out += ["", *_peers(rows[:shown], colour, width)]
+    out += ["", *_peers(rows[:shown], colour, width, _LIVE, age_s)]
     if len(rows) > shown:
         out.append(f"and {len(rows) - shown} more peers")
     left = (height or _ALL) - len(out) - 2
@@ -68,7 +70,7 @@ def lines(
     note = " (too many paths to list those that lose packets: --peer NAME)" if document["partial"] else ""
     out += ["", f"paths {what}: {document['bad_paths']}{note}"]
     if wrong:
-        out += _paths(wrong, colour, width)
+        out += _paths(wrong, colour, width, _LIVE, age_s)
     left = (height or _ALL) - len(out) - 2
     told = [part for e in recent for part in fold(sentence(e), width)]
     if told and left > 0:
@@ -114,8 +116,10 @@ def _joined(parts: Sequence[str], width: int | None) -> list[str]:
     return [piece for line in lines for piece in fold(line, width)]
 
 
-def _peers(rows: Sequence[Document], colour: bool, width: int | None, note: bool = False) -> list[str]:
-    headings = ("EVS USABLE", "TX Mbit/s", "TX pkts/s", "LOST pkts/s", "LOSS % now", "RTT µs")
+def _peers(
+    rows: Sequence[Document], colour: bool, width: int | None, remedy: str = "see --wide", age_s: float | None = None
+) -> list[str]:
+    headings = (aged("EVS USABLE", age_s), "TX Mbit/s", "TX pkts/s", "LOST pkts/s", "LOSS % now", "RTT µs")
     columns = [
         Column("PEER"),
         Column("STATUS"),
@@ -136,16 +140,18 @@ def _peers(rows: Sequence[Document], colour: bool, width: int | None, note: bool
         ]
         for p in rows
     ]
-    return table(columns, cells, colour=colour, width=width, note=note)
+    return table(columns, cells, colour=colour, width=width, remedy=remedy)
 
 
-def _paths(rows: Sequence[Document], colour: bool, width: int | None, note: bool = False) -> list[str]:
+def _paths(
+    rows: Sequence[Document], colour: bool, width: int | None, remedy: str = "see --wide", age_s: float | None = None
+) -> list[str]:
     columns = [
         Column("PEER"),
         Column("EV", True),
         Column("PLANE", True, rank=2),
         Column("T1", True, rank=3),
-        Column("STATE"),
+        Column(aged("STATE", age_s)),
         Column("USABLE", rank=4),
         Column("IN STATE", True, rank=5),
         Column("TX Mbit/s", True, rank=7),
@@ -173,27 +179,40 @@ def _paths(rows: Sequence[Document], colour: bool, width: int | None, note: bool
         ]
         for r in rows
     ]
-    return table(columns, cells, colour=colour, width=width, note=note)
+    return table(columns, cells, colour=colour, width=width, remedy=remedy)
 
 
 def moved_paths(document: Document, *, colour: bool, width: int | None = None) -> list[str]:
     """Return the document of `mrcctl paths -i SECONDS` as lines."""
-    rows = _paths(document["paths"], colour, width, True) if document["paths"] else ["no paths"]
-    return [f"over {duration(document['interval_s'])}", *rows]
+    return _moved("paths", _paths, document, colour, width)
 
 
 def moved_peers(document: Document, *, colour: bool, width: int | None = None) -> list[str]:
     """Return the document of `mrcctl peers -i SECONDS` as lines."""
-    rows = _peers(document["peers"], colour, width, True) if document["peers"] else ["no peers"]
-    return [f"over {duration(document['interval_s'])}", *rows]
+    return _moved("peers", _peers, document, colour, width)
+
+
+def _moved(name: str, make: Callable[..., list[str]], document: Document, colour: bool, width: int | None) -> list[str]:
+    age_s = document.get("tick_age_s")
+    rows = make(document[name], colour, width, age_s=age_s) if document[name] else [f"no {name}"]
+    return [f"over {duration(document['interval_s'])}", *rows, *stale_lines(age_s, width)]
 
 
 def top(document: Document, *, colour: bool, width: int | None = None) -> list[str]:
     """Return the document of `mrcctl top` as lines."""
-    out = [f"busiest of {document['paths']} paths, over {duration(document['interval_s'])}"]
-    out += _paths(document["busiest"], colour, width, True) if document["busiest"] else ["no path carries traffic"]
-    out += ["", "out of use, or losing packets"]
-    return out + (_paths(document["worst"], colour, width, True) if document["worst"] else ["none"])
+    age_s = document.get("tick_age_s")
+
+    def rows(name: str, none: str) -> list[str]:
+        return _paths(document[name], colour, width, age_s=age_s) if document[name] else [none]
+
+    return [
+        *fold(f"busiest of {document['paths']} paths, over {duration(document['interval_s'])}", width),
+        *rows("busiest", "no path carries traffic"),
+        "",
+        "out of use, or losing packets",
+        *rows("worst", "none"),
+        *stale_lines(age_s, width),
+    ]
 
 
 def _megabits(bits: float | None) -> str:

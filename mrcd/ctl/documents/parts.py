@@ -7,6 +7,7 @@ from typing import Any
 from mrcd.ctl.terminal.render import NOTHING, Document, duration, fold, text
 
 _FRESH_S = 1.0
+_WITH_TARGET = ("denial", "fault", "link")  # kinds of events
 STATES = ("GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN")
 
 
@@ -45,6 +46,11 @@ def stale(age_s: float | None) -> str:
     return f"STATES ARE {duration(age_s)} OLD: without mrcd, EVs are probed only while there is traffic"
 
 
+def aged(heading: str, age_s: float | None) -> str:
+    """Return the heading of a column of states; with their age if nothing has refreshed them: STATE 40 s AGO."""
+    return f"{heading} {duration(age_s)} AGO" if stale(age_s) else heading
+
+
 def stale_lines(age_s: float | None, width: int | None) -> list[str]:
     """Return the warning as lines, with an empty line before it."""
     return ["", *fold(stale(age_s), width)] if stale(age_s) else []
@@ -58,11 +64,12 @@ def moment(iso: object) -> str:
 def sentence(event: Mapping[str, Any]) -> str:
     """Return an event in one line: 2030-01-02T12:00:01.500 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue."""
     change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
-    subject = location(event) or f"{text(event.get('kind'))} {_named_target(event) or ''}".rstrip()
+    named = _named_target(event)
+    subject = f"{event['kind']} {named}" if named else location(event) or text(event.get("kind"))
     error = (event.get("evidence") or {}).get("error")
     why = f"{text(event.get('reason'))}: {error}" if error else text(event.get("reason"))
     return f"{moment(event.get('time'))} UTC {subject}: {change}{why}"
 
 
 def _named_target(event: Document) -> object:
-    return (event.get("evidence") or {}).get("target") if event.get("kind") in ("denial", "fault") else None
+    return (event.get("evidence") or {}).get("target") if event.get("kind") in _WITH_TARGET else None

@@ -3,12 +3,14 @@
 
 from collections.abc import Sequence
 
-from mrcd.ctl.documents.parts import denial, share
+from mrcd.ctl.documents.parts import aged, denial, share
 from mrcd.ctl.terminal.render import Column, Document, count, duration, microseconds, percent, table, text
 
 
-def path_lines(docs: Sequence[Document], *, colour: bool, width: int | None = None) -> list[str]:
-    """Return one line per EV with its state, traffic and loss."""
+def path_lines(
+    docs: Sequence[Document], *, colour: bool, width: int | None = None, age_s: float | None = None
+) -> list[str]:
+    """Return one line per EV with its state, traffic and loss. `age_s`: since when nothing refreshes the states."""
     if not docs:
         return ["no paths"]
     columns = [
@@ -16,7 +18,7 @@ def path_lines(docs: Sequence[Document], *, colour: bool, width: int | None = No
         Column("EV", True),
         Column("PLANE", True),
         Column("T1", True, rank=1),
-        Column("STATE"),
+        Column(aged("STATE", age_s)),
         Column("USABLE", rank=2),
         Column("IN STATE", True, rank=3),
         Column("TX pkts", True, rank=8),
@@ -59,7 +61,9 @@ def path_lines(docs: Sequence[Document], *, colour: bool, width: int | None = No
     return table(columns, rows, colour=colour, width=width)
 
 
-def hop_lines(docs: Sequence[Document], *, colour: bool, width: int | None = None) -> list[str]:
+def hop_lines(
+    docs: Sequence[Document], *, colour: bool, width: int | None = None, age_s: float | None = None
+) -> list[str]:
     """Return one line per EV with the meaning of each uSID of its carrier (GET /v1/paths?decode=1)."""
     if not docs:
         return ["no paths"]
@@ -67,7 +71,7 @@ def hop_lines(docs: Sequence[Document], *, colour: bool, width: int | None = Non
         Column("PEER"),
         Column("EV", True),
         Column("PLANE", True, rank=3),
-        Column("STATE", rank=2),
+        Column(aged("STATE", age_s), rank=2),
         Column("HOPS"),
         Column("CARRIER", rank=1),
     ]

@@ -3,19 +3,21 @@
 
 from collections.abc import Sequence
 
-from mrcd.ctl.documents.parts import plain_states
+from mrcd.ctl.documents.parts import aged, plain_states
 from mrcd.ctl.terminal.render import Column, Document, count, duration, microseconds, percent, table, text
 
 
-def peer_lines(docs: Sequence[Document], *, colour: bool, width: int | None = None) -> list[str]:
-    """Return one line per peer."""
+def peer_lines(
+    docs: Sequence[Document], *, colour: bool, width: int | None = None, age_s: float | None = None
+) -> list[str]:
+    """Return one line per peer. `age_s`: since when nothing refreshes the states."""
     if not docs:
         return ["no peers"]
     columns = [
         Column("PEER"),
         Column("ID", True, rank=8),
         Column("STATUS"),
-        Column("EVS USABLE", True),
+        Column(aged("EVS USABLE", age_s), True),
         Column("STATES", rank=4),
         Column("PLANES UP", rank=3),
         Column("TX pkts", True, rank=5),

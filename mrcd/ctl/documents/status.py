@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from mrcd.ctl.documents.diagnosis import diagnosis_facts
-from mrcd.ctl.documents.parts import STATES, denial, location, plain_states, sentence, stale
+from mrcd.ctl.documents.parts import STATES, aged, denial, location, plain_states, sentence, stale
 from mrcd.ctl.terminal.render import Column, Document, count, duration, facts, paint, table, text
 
 _DENIALS_SHOWN = 4
@@ -14,6 +14,7 @@ _FAULTS_SHOWN = 3  # in one line
 def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> list[str]:
     """Return what is wrong, the facts about this host, then its planes."""
     peers, push = doc.get("peers") or {}, doc.get("push") or {}
+    age_s = (doc.get("probing") or {}).get("tick_age_s")
     state = paint("attached" if doc.get("attached") else "detached", colour)
     pairs = [
         ("host", f"{text(doc.get('host'))} (id {text(doc.get('host_id'))}) of cluster {text(doc.get('cluster'))}"),
@@ -27,8 +28,9 @@ def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> li
         *([("receive", _receive(doc["receive"]))] if doc.get("receive") else []),
         ("peers", _peers(peers)),
         ("EVs", _states(doc.get("evs") or {}, doc.get("usable_evs"), colour)),
-        *([("", old)] if (old := stale((doc.get("probing") or {}).get("tick_age_s"))) else []),
+        *([("", stale(age_s))] if stale(age_s) else []),
         *([("denied", _denied(doc["denials"]))] if doc.get("denials") else []),
+        *([("fleet", _fleet(doc["fleet"]))] if (doc.get("fleet") or {}).get("etcd") else []),
         ("drops", ", ".join(f"{k} {count(v)}" for k, v in (doc.get("drops") or {}).items()) or "none"),
     ]
     if doc.get("probing"):
@@ -50,7 +52,7 @@ def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> li
     lines = facts([*diagnosis_facts(doc), *pairs], width)
     planes = doc.get("planes") or []
     if planes:
-        lines += ["", *_planes(planes, colour, width), *facts(_reasons(planes), width)]
+        lines += ["", *_planes(planes, colour, width, age_s), *facts(_reasons(planes), width)]
     return lines
 
 
@@ -112,6 +114,16 @@ def _receive(receive: Document) -> str:
     return ", ".join([*parts, *(["TCP segments merged (GRO)"] if receive.get("gro") else [])])
 
 
+def _fleet(fleet: Document) -> str:
+    """Return which cluster file this host runs, and what is wrong with its fleet: see `mrcctl fleet status`."""
+    parts = ["its own file" if fleet.get("generation") is None else f"generation {fleet['generation']}"]
+    refused = fleet.get("refused")
+    if refused:
+        parts.append(f"REFUSES generation {refused['generation']}: {refused['why']}")
+    parts.append(f"ETCD IS AWAY: {fleet['away']}" if fleet.get("away") else f"etcd {text(fleet.get('connected'))}")
+    return ", ".join(parts)
+
+
 def _hook(hook: object, how: object, reason: object) -> str:
     if not hook:
         return "not attached"
@@ -157,10 +169,12 @@ def _transition(doc: Document) -> str:
     return f"{duration(doc.get('since_s'))} ago: {location(doc)} → {text(doc.get('state'))}, {text(doc.get('reason'))}"
 
 
-def _planes(planes: Sequence[Document], colour: bool, width: int | None) -> list[str]:
+def _planes(planes: Sequence[Document], colour: bool, width: int | None, age_s: float | None) -> list[str]:
     columns = [
         Column("PLANE", True),
-        *map(Column, ("INTERFACE", "LINK", "POP")),
+        *map(Column, ("INTERFACE", "LINK")),
+        Column(aged("EVS USABLE", age_s), True),
+        Column("POP", rank=4),
         Column("GATEWAY", rank=1),
         Column("ADDRESS", rank=2),
         Column("SID", rank=3),
@@ -170,6 +184,7 @@ def _planes(planes: Sequence[Document], colour: bool, width: int | None) -> list
             text(p.get("plane")),
             text(p.get("interface")),
             "up" if p.get("up") else "down",
+            f"{text(p.get('usable_evs'))}/{text(p.get('evs'))}",
             text(p.get("hook")),
             text(p.get("gateway_mac")),
             text(p.get("address")),

@@ -78,7 +78,8 @@ def doctor(run_dir: Path, documents: Any, down: DaemonDown | None) -> Document:
     wanted = running(run_dir)
     if documents is None:
         why = str(down.args[0]) if down else "mrcd does not answer"
-        return _document("doctor", Context(Machine(), wanted, installed=True, down=why))
+        is_alive = down is not None and down.pid is not None
+        return _document("doctor", Context(Machine(), wanted, installed=True, down=why, is_alive=is_alive))
     status, peers, evs = documents
     context = Context(
         Machine(),

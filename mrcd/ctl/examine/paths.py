@@ -3,7 +3,8 @@
 
 from collections import Counter
 
-from mrcd.ctl.examine.result import Answers, Context, Outcome, check, fail, passed, skip, some, warn
+from mrcd.ctl.documents.diagnosis import named
+from mrcd.ctl.examine.result import Answers, Context, Document, Outcome, check, fail, passed, skip, some, warn
 
 _IN_USE = ("GOOD", "SKIP")
 _MISMATCHES = {
@@ -26,7 +27,8 @@ _MISMATCHES = {
 def running(c: Context) -> Outcome:
     """Checks that the daemon runs."""
     if c.status is None:
-        return fail(c.down or "mrcd does not answer", "systemctl start mrcd")
+        restart = "journalctl -u mrcd; systemctl restart mrcd"
+        return fail(c.down or "mrcd does not answer", restart if c.is_alive else "systemctl start mrcd")
     daemon = c.status["daemon"]
     if not daemon["running"]:
         return fail(
@@ -60,7 +62,7 @@ def diagnosis(c: Context) -> Outcome:
     faults = [f for f in found if f["severity"] != "ok"]
     if not faults:
         return passed("no fault is known" + (f"; denied: {some([f['target'] for f in found])}" if found else ""))
-    evidence = some([f"{f['cause']} {f['target']} ({f['sentence']})" for f in faults])
+    evidence = some([f"{named(f)} ({f['sentence']})" for f in faults])
     make = fail if any(f["severity"] == "critical" for f in faults) else warn
     return make(evidence, str(faults[0]["do"]))
 
@@ -100,18 +102,32 @@ def _to(c: Context) -> str:
     return "" if len(probed) == len(c.peers) else f" to {len(probed)} of {len(c.peers)} peers"
 
 
+def _causes_of(c: Context, peer: str) -> list[Document]:
+    """Returns the causes of the diagnosis by which no EV to a peer answers: of the peer as a whole, or of this host."""
+    status = c.status or {}
+    targets = (f"peer:{peer}", f"host:{status.get('host')}")
+    return [f for f in status.get("diagnosis") or () if f["severity"] != "ok" and f["target"] in targets]
+
+
 @check("paths.answer", "doctor")
 def answer(c: Context) -> Outcome:
-    """Checks that each EV answers a probe. Silence on an EV that is out of use is only a warning."""
+    """Checks that each EV answers a probe. Silence is only a warning if the EV is out of use, or a cause is known."""
     if not c.answers:
         return skip("no probes were sent")
     silent = [a for a in c.answers if not a.small[1]]
     failed = [a for a in silent if a.state in _IN_USE]
-    if failed:
-        a = failed[0]
+    unexplained = [a for a in failed if not _causes_of(c, a.peer)]
+    if unexplained:
+        a = unexplained[0]
         error = f": {a.small_error}" if a.small_error else ""
         return fail(
-            f"no answer on EVs in use: {some([_name(x) for x in failed])}{error}", f"mrcctl trace {a.peer} --ev {a.ev}"
+            f"no answer on EVs in use: {some([_name(x) for x in unexplained])}{error}",
+            f"mrcctl trace {a.peer} --ev {a.ev}",
+        )
+    if failed:
+        causes = {f"{f['cause']} {f['target']}": str(f["do"]) for a in failed for f in _causes_of(c, a.peer)}
+        return warn(
+            f"no answer on {len(failed)} EVs in use, because of {some(list(causes))}", next(iter(causes.values()))
         )
     if silent:
         states = ", ".join(f"{n} {s}" for s, n in Counter(a.state for a in silent).items())

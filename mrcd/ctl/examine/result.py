@@ -92,6 +92,7 @@ class Context:
     answers: Sequence[Answers] = ()
     overlay: Mapping[str, str] = field(default_factory=dict)  # peer → the problem with full packets into mrc0
     down: str | None = None  # why mrcd does not answer
+    is_alive: bool = False  # it runs all the same
 
 
 Function = Callable[[Context], Outcome]

@@ -25,8 +25,13 @@ _COLOURS = {
     "up": _GREEN,
     "down": _RED,
     "unreachable": _RED,
+    "ok": _GREEN,
+    "lossy": _YELLOW,
+    "dead": _RED,
+    "unknown": _FAINT,
 }
 NOTHING = "-"
+_LEAST_TEXT, _LEAST_LAST = 8, 12  # characters that a narrow terminal leaves of a long text, and of the last column
 
 
 # ---- numbers ---------------------------------------------------------------------------------
@@ -105,17 +110,20 @@ def table(
     colour: bool,
     heading: bool = True,
     width: int | None = None,
-    note: bool = True,
+    remedy: str = "see --wide",
 ) -> list[str]:
     """Return aligned lines. The last column is not padded, so a long text there does not widen other lines.
 
-    `width` is the terminal's width in characters; None shows all columns. A last line names the dropped columns,
-    unless `note` is False. Lines that are still too long are cut.
+    `width` is the terminal's width in characters; None shows all columns. Lines that are still too long are cut. Below
+    a heading, a last line names the dropped columns, says whether lines were cut, and where to see all: `remedy`.
     """
     cells = [list(row) for row in rows]
     widths = [max(c.width, len(c.heading), *(len(r[i]) for r in cells), 0) for i, c in enumerate(columns)]
     shown = _fitting(columns, widths, width)
     lines = [[c.heading for c in columns], *cells] if heading else cells
+    narrowed = _narrowed(columns, widths, shown, width)
+    if narrowed is not None:
+        lines = [[cut(c, widths[i]) if i == narrowed else c for i, c in enumerate(line)] for line in lines]
     out = []
     for n, line in enumerate(lines):
         padded = []
@@ -124,11 +132,15 @@ def table(
             painted = line[i] if heading and n == 0 else paint(line[i], colour)
             padded.append(blank + painted if columns[i].right else painted + blank)
         out.append("  ".join(padded).rstrip())
-    hidden = [c.heading for i, c in enumerate(columns) if i not in shown]
-    if hidden and heading and note:
-        text = f"(no room for {', '.join(hidden)}: see --wide)"
-        out += textwrap.wrap(text, width or 80, subsequent_indent=" ", break_on_hyphens=False)
-    return out if width is None else [cut(line, width) for line in out]
+    if width is None:
+        return out
+    fitting = [cut(line, width) for line in out]
+    missing = [c.heading for i, c in enumerate(columns) if i not in shown and c.heading]
+    missing += ["the text at …"] if fitting != out or narrowed is not None else []
+    if missing and heading:
+        note = f"(no room for {', '.join(missing)}: {remedy})"
+        fitting += textwrap.wrap(note, width, subsequent_indent=" ", break_on_hyphens=False)
+    return fitting
 
 
 def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
@@ -140,6 +152,20 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None
             break
         shown.remove(most)
     return shown
+
+
+def _narrowed(columns: Sequence[Column], widths: list[int], shown: Sequence[int], width: int | None) -> int | None:
+    """Make the column with the longest text narrower where the last column would have no room; return its index."""
+    if width is None or not shown:
+        return None
+    *others, last = shown
+    excess = sum(widths[i] + 2 for i in others) + min(widths[last], _LEAST_LAST) - width
+    long = [i for i in others if widths[i] > max(columns[i].width, _LEAST_TEXT) and not columns[i].right]
+    if excess <= 0 or not long:
+        return None
+    longest = max(long, key=lambda i: widths[i])
+    widths[longest] = max(_LEAST_TEXT, widths[longest] - excess)
+    return longest
 
 
 def fold(line: str, width: int | None) -> list[str]:

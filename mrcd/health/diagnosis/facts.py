@@ -16,6 +16,9 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[Any]
 
 
+NOT_TOLD, SAME_FILE = -1, 0
+
+
 class Verdict(IntEnum):
     """What an EV says of the elements that it crosses."""
 
@@ -45,11 +48,15 @@ class OwnPlane:
 class Facts:
     """What a host knows at one moment. Peers are in the order of `names`; a column is an EV number.
 
+    Many attributes because a diagnosis weighs all that the host knows.
+
     verdicts  (peers, EVs) Verdict              t1s       (peers, EVs) the T1 of an EV, or fabric.paths.NO_T1
     since_ns  (peers, EVs) start of the state of an EV, CLOCK_MONOTONIC; 0 if it is not known
     t0s       (peers,) the T0 of a peer         planes    (peers,) mask of the planes that the peer says are up
     is_silent, is_detached  (peers,) of peers that answer nothing, or that say that they are detached
     heard_ns  (peers,) when a peer was heard last; 0: never
+    files     (peers,) SAME_FILE, NOT_TOLD, or the fingerprint of the peer's other cluster file (config/agreed.py)
+    links     (1 + T1s, planes) abi.LINK: what link probes counted (bpf/link_probe.h); None if there are none
     refused   reason → packets that this host has dropped lately because hosts disagree (refusals.py)
     """
 
@@ -67,7 +74,9 @@ class Facts:
     verdicts: Ints
     t1s: Ints
     since_ns: Ints
+    files: Ints
     refused: Mapping[Drop, int] = field(default_factory=dict)
+    links: NDArray[np.void] | None = None
 
     @property
     def width(self) -> int:

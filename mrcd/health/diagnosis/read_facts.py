@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mrcd.config.agreed import fingerprint
 from mrcd.fabric.paths import NO_T1
 from mrcd.fabric.topology import Plan
-from mrcd.health.diagnosis.facts import Facts, OwnPlane, Verdict
+from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, OwnPlane, Verdict
 from mrcd.health.diagnosis.memory import Memory
+from mrcd.health.links.judge import grid
 from mrcd.net.link_state import LinkState, link_state
 from mrcd.tables.abi import STATUS_DETACHED
 from mrcd.tables.columns import Columns
@@ -69,8 +71,16 @@ def read_facts(
         verdicts=verdicts,
         t1s=np.broadcast_to(np.int16(NO_T1), verdicts.shape) if is_well else plan.paths.t1s,
         since_ns=np.broadcast_to(np.uint64(0), verdicts.shape) if is_well else evs["state_since_ns"],
+        files=_files(tables.peers["fingerprint"][rows], fingerprint(plan.config.cluster)),
         refused=memory.refused if memory else {},
+        links=None if is_well or plan.config.cluster.encapsulation != "usid" else grid(tables.links, plan).copy(),
     )
+
+
+def _files(fingerprints: NDArray[np.uint32], own: int) -> NDArray[np.int64]:
+    """Returns Facts.files."""
+    other = np.where(fingerprints == own, SAME_FILE, fingerprints.astype(np.int64))
+    return np.where(fingerprints == 0, NOT_TOLD, other)
 
 
 def _verdicts(

@@ -11,15 +11,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from mrcd.config.agreed import AGREED, FABRIC
 from mrcd.health.diagnosis import refusals
+from mrcd.health.diagnosis.by_links import narrowed
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity, Share
 from mrcd.health.diagnosis.cover import Cover, Element, Place, is_full
-from mrcd.health.diagnosis.facts import Bools, Facts, Ints, OwnPlane, Verdict
+from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Bools, Facts, Ints, OwnPlane, Verdict
 from mrcd.health.diagnosis.words import Nature, cause, share, since_ns
 from mrcd.net.link_state import LinkState
 
 _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.OK: 2}
 _ONE_PEER = Share(0, 0, 1, 1)
+_AGREED = " or ".join((", ".join((*AGREED, *FABRIC[:-1])), FABRIC[-1]))
+_NAMED_FILES = 8  # peers with another file: while a new one goes round, they are many
 
 
 def diagnose(facts: Facts) -> list[Cause]:
@@ -30,6 +34,7 @@ def diagnose(facts: Facts) -> list[Cause]:
         found.append(_detached(facts))
     elif any(p.is_usable for p in facts.own_planes) and len(facts.names):
         found += _peers(facts, verdicts)
+        found += _files(facts, verdicts)
         found += _peer_planes(facts, verdicts)
         if (verdicts > Verdict.GOOD).any():
             found += _evs(facts, verdicts)
@@ -126,17 +131,28 @@ def _mismatch(facts: Facts) -> tuple[Kind, str] | None:
 _COMPARE = {
     Kind.WRONG_KEY: "`mrcctl keys status` on both; give {} the secret file of the others, then `mrcctl reload` there",
     Kind.CONFIG_DIFFERS: "`mrcctl config show` and `mrcctl version` on both; give {} the file of the others, then "
-    "`mrcctl reload` there",
+    "`mrcctl reload` there (`--force` if it refuses)",
 }
 
 
 def _no_peer_answers(facts: Facts, n: int, mismatch: tuple[Kind, str] | None) -> Cause:
     """Returns the cause that none of `n` peers answers."""
+    mismatch = mismatch or _for_other_addresses(facts)
     kind, why = mismatch or (Kind.HOST, "the fault may be in this host's programs, NICs or file")
     do = _COMPARE[kind].format(facts.host) if mismatch else "`mrcctl doctor` checks this host"
     sentence = f"None of {n} peers answers on any plane" + (f", and {why}" if mismatch else f": {why}")
     since = int(facts.heard_ns.max()) or None
     return Cause(kind, f"host:{facts.host}", sentence, do, Confidence.LIKELY, Share(0, 0, n, n), since)
+
+
+def _for_other_addresses(facts: Facts) -> tuple[Kind, str] | None:
+    """Returns why packets for addresses that this host does not have arrive on all its planes; None if they do not."""
+    usable = [own for own in facts.own_planes if own.is_usable]
+    if not all(own.unroutable for own in usable):
+        return None
+    said = ", ".join(f"{own.unroutable} on {own.interface}" for own in usable)
+    why = f"packets for other addresses than its own arrive on each plane ({said} in 10 s): this host's cluster file "
+    return Kind.CONFIG_DIFFERS, why + "differs ([cluster] block, or its t0 and port), or its cables lead to other ports"
 
 
 def _refused_peer(facts: Facts, rows: Ints, mismatch: tuple[Kind, str], *, is_only: bool) -> Cause:
@@ -158,6 +174,31 @@ def _peer_down(facts: Facts, i: int, *, is_only: bool) -> Cause:
     or_targets = (f"host:{facts.host}",) * is_only
     confidence = Confidence.AMBIGUOUS if is_only else Confidence.CERTAIN
     return Cause(Kind.PEER_DOWN, f"peer:{name}", sentence, do, confidence, _ONE_PEER, heard_ns or None, or_targets)
+
+
+def _files(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
+    """Yields the peers that say that they have another cluster file; this host, if more hosts have the same other."""
+    is_told = (facts.files != NOT_TOLD) & (facts.heard_ns > 0) & ~facts.is_silent
+    differs = is_told & (facts.files != SAME_FILE)
+    rows, told = np.flatnonzero(differs), int(is_told.sum())
+    if not len(rows):
+        return
+    verdicts[differs] = Verdict.NOTHING  # EVs may have other numbers there
+    kind, here, alike = Kind.CONFIG_DIFFERS, f"host:{facts.host}", 1 + told - len(rows)
+    others = int(np.unique(facts.files[differs], return_counts=True)[1].max())
+    if others > alike:
+        sentence = f"{others} of {told} peers say that they have another cluster file, the same one: {_AGREED} differ"
+        do = _COMPARE[kind].format(facts.host)
+        yield Cause(kind, here, sentence, do, Confidence.CERTAIN, Share(0, 0, len(rows), told))
+        return
+    or_targets = (here,) * (others == alike)
+    confidence = Confidence.AMBIGUOUS if or_targets else Confidence.CERTAIN
+    for i in rows[:_NAMED_FILES].tolist():
+        name, more = facts.names[i], f" ({len(rows)} of {told} peers say so)" if len(rows) > 1 else ""
+        sentence = f"{name} says that it has another cluster file{more}: {_AGREED} differ"
+        yield Cause(
+            kind, f"peer:{name}", sentence, _COMPARE[kind].format(name), confidence, _ONE_PEER, or_targets=or_targets
+        )
 
 
 def _peer_planes(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
@@ -280,7 +321,8 @@ def _failures(facts: Facts, plane: int, verdicts: Ints) -> Iterator[Cause]:
         cover = Cover(facts, plane, left & is_lossy, is_loaded)
         left, elements = (left & is_failed) | cover.left, elements + cover.elements
     for e in [*elements, *_rest(plane, left, known)]:
-        found = cause(facts, e, _nature(facts, e))
+        nature = _nature(facts, e)
+        found = cause(facts, narrowed(facts, e) if nature is Nature.FAILED else e, nature)
         said = _for_other_nics(facts, plane)
         yield _wrong_cable(facts, found, plane, said) if said and found.kind is Kind.OWN_CABLE else found
 

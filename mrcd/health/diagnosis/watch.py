@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
+from mrcd.health.diagnosis.by_links import UNANSWERED
 from mrcd.health.diagnosis.causes import Cause
 from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.diagnosis.read_facts import read_facts
@@ -83,6 +84,7 @@ class CauseWatch:
 
 def _marks(tables: Tables, rows: NDArray[np.int64]) -> tuple[Any, ...]:
     """Returns what changes with every fact of a diagnosis, except for delays and the age of new EVs."""
-    peers = (tables.peers[name][rows].tobytes() for name in ("plane_mask", "status"))
+    peers = (tables.peers[name][rows].tobytes() for name in ("plane_mask", "status", "fingerprint"))
     node = (int(tables.node[name]) for name in ("plane_mask", "status"))
-    return int(tables.transitions()["count"].sum()), *node, *peers, tables.watches["silent"][rows].tobytes()
+    links = (tables.links["unanswered"] >= UNANSWERED).tobytes()
+    return int(tables.transitions()["count"].sum()), *node, *peers, tables.watches["silent"][rows].tobytes(), links

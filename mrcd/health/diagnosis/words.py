@@ -44,7 +44,7 @@ def cause(facts: Facts, e: Element, nature: Nature) -> Cause:
     confidence = Confidence.AMBIGUOUS if is_ambiguous else Confidence.LIKELY
     return Cause(
         Kind.SLOW_PLANE if is_slow_plane else _KINDS_BY_NATURE.get(nature, _KINDS[e.place]),
-        _target(facts, e, nature),
+        target(facts, e, nature),
         _sentence(facts, e, nature),
         _next_step(facts, e, nature),
         Confidence.CERTAIN if nature is Nature.DENIED else confidence,
@@ -74,7 +74,8 @@ def _example(facts: Facts, e: Element) -> tuple[str, int]:
     return facts.names[e.rows[row]], column if e.place is Place.PEER else facts.columns(e.plane).start + column
 
 
-def _target(facts: Facts, e: Element, nature: Nature) -> str:
+def target(facts: Facts, e: Element, nature: Nature) -> str:
+    """Returns the words that name the element for `mrcctl deny`; host:NAME for this host."""
     peer, ev = _example(facts, e)
     if e.place is Place.PLANE and nature in (Nature.FAILED, Nature.LOSSY):
         return f"nic:{facts.host}:{e.plane}"
@@ -130,4 +131,12 @@ def _next_step(facts: Facts, e: Element, nature: Nature) -> str:
     if facts.encapsulation == "ecmp":
         return f"`mrcctl probe {peer} --ev {ev}` confirms it"
     count = " --count 500" if nature is Nature.LOSSY else ""
-    return f"`mrcctl trace {peer} --ev {ev}{count}` confirms it"
+    use = "tells which it is" if _is_told_by_trace(facts, e) else "confirms it"
+    return f"`mrcctl trace {peer} --ev {ev}{count}` {use}"
+
+
+def _is_told_by_trace(facts: Facts, e: Element) -> bool:
+    """Returns whether loops by a second T1 of the plane tell a T1 from its links."""
+    t1s = facts.t1s[:, facts.columns(e.plane)]
+    has_other = bool(((t1s >= 0) & (t1s != e.t1)).any())
+    return e.place in (Place.T1, Place.LINK) and bool(e.or_targets) and has_other and facts.encapsulation == "usid"

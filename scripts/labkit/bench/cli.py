@@ -14,7 +14,9 @@ from labkit import entry
 from labkit.bench import (
     cost,
     cpu,
+    fabric,
     false_demotions,
+    fleet,
     job,
     lifecycle,
     overhead,
@@ -24,6 +26,8 @@ from labkit.bench import (
     throughput,
     tunnels,
 )
+from labkit.bench.alerts import part as alerts
+from labkit.bench.auth import flood
 from labkit.bench.auth import part as auth
 from labkit.bench.diagnosis import part as diagnosis
 from labkit.bench.failover import part as failover
@@ -42,7 +46,7 @@ SCHEMA_VERSION = 1
 _PARTS = (
     *(throughput.PART, cost.PART, spread.PART, planes.PART, paper.PART, tunnels.PART),
     *(job.PART, overhead.PART, lifecycle.PART, false_demotions.PART, failover.PART, without_daemons.PART, scale.PART),
-    *(auth.PART, diagnosis.PART),
+    *(auth.PART, flood.PART, diagnosis.PART, alerts.PART, fabric.PART, fleet.PART),
 )
 PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
 _ALL = (throughput.PART, cost.PART, planes.PART, paper.PART, scale.PART)
@@ -79,7 +83,8 @@ _LISTEN_S = 0.5
     "--only",
     metavar="WORD",
     multiple=True,
-    help="throughput: only cells with this word, e.g. udp-64; diagnosis: only such faults; repeatable",
+    help="throughput: only cells with this word, e.g. udp-64; diagnosis, alerts: only such faults; fabric: only this "
+    "format; repeatable",
 )
 @click.option(
     "--minutes",
@@ -146,8 +151,10 @@ def bench(
 
     Without a PART: throughput, cost, planes, paper and scale, in about fifteen minutes. The other parts are spread,
     tunnels, job, overhead, lifecycle, calm (false demotions under stress), failover, alone (both daemons dead), auth
-    (forged packets, new secrets, the cost of tags) and diagnosis (are faults named right?). Exit code 1 if a bound is
-    not met, 2 if a part cannot be measured. Progress goes to stderr.
+    (forged packets, new secrets, the cost of tags), flood (a million forged packets per second), diagnosis (are faults
+    named right?), alerts (do faults fire the right alerts?), fabric (the planner, and EVs through the switches'
+    configurations) and fleet (eight hosts follow an etcd, under load). Exit code 1 if a bound is not met, 2 if a part
+    cannot be measured. Progress goes to stderr.
     """
     options = Options(
         pairs=pairs,

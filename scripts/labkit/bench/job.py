@@ -11,41 +11,28 @@ attached case is their cost.
 """
 
 import contextlib
-import json
-import os
-import select
-import subprocess
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from types import TracebackType
-from typing import Any
 
 from labkit.bench import control, cpu, pairs, receive_settings
 from labkit.bench.candidates import KERNEL, MRCD
 from labkit.bench.control import Control
 from labkit.bench.part import Options, Part, requirement
 from labkit.bench.probing import Probing
-from labkit.cluster import bringup, observe
+from labkit.cluster import observe
 from labkit.cluster.api import Lab
+from labkit.cluster.attachment import ATTACHED, DETACHED, switch
 from labkit.cluster.observe import Document
-from labkit.cluster.patience import patience
 from labkit.entry import progress
-from labkit.places import end_program
+from labkit.traffic.job import BYTES, RANKS, Job, require_torch
 from mrcd.ctl.terminal.render import Column, count, percent, table
 from mrcd.errors import MachineError
 
 PAIRS = 8
 STEPS, WARM_UP_STEPS = 100, 10  # steps of a turn
-BYTES = 16_000_000  # bytes that a step sums
-RANKS = 4
 MOST = 1.1  # most ratio of the median step, attached to detached
-ATTACHED, DETACHED, UNPROBED = "attached", "detached", "attached, no piggybacked probes"
-PROGRAM = end_program("jobend")
-PYTHON = "/usr/bin/python3"  # PyTorch from apt needs Debian's own Python
-PACKAGE = "python3-torch"
-START_S, TURN_S, SWITCH_S = patience(60.0), patience(120.0), patience(15.0)
+UNPROBED = "attached, no piggybacked probes"
 _RECEIVES = {
     ATTACHED: MRCD,
     DETACHED: KERNEL,
@@ -73,117 +60,6 @@ def measure(lab: Lab, options: Options) -> Document:
     return summary(lab.fabric.parameters.mtu, runs) | {"withdrawals_without_a_fault": len(withdrawn)}
 
 
-def require_torch() -> None:
-    """Raises MachineError unless Debian's Python finds PyTorch."""
-    found = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-    if subprocess.run([PYTHON, "-I", "-c", found], check=False).returncode:
-        raise MachineError(
-            f"{PYTHON} has no PyTorch, which runs the gloo ranks of the job",
-            hint=f"apt-get install --no-install-recommends {PACKAGE}",
-        )
-
-
-class Job:
-    """The ranks, from their first contact to the end of the block. Raises MachineError if one ends."""
-
-    def __init__(self, lab: Lab, version: int) -> None:
-        self._lab, self._version = lab, version
-        self._ranks: dict[str, subprocess.Popen[bytes]] = {}
-        self._unread: dict[str, bytes] = {}
-        self._complaints: dict[str, str] = {}  # the last line that is not JSON
-        self._exit = contextlib.ExitStack()
-
-    def __enter__(self) -> "Job":
-        try:
-            store = Path(self._exit.enter_context(tempfile.TemporaryDirectory(prefix="mrcd-job-"))) / "store"
-            for rank, host in enumerate(self._lab.fabric.hosts):
-                self._ranks[host] = self._start(rank, host, store)
-            for host in self._ranks:
-                self._answer(host, time.monotonic() + START_S)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for child in self._ranks.values():
-            assert child.stdin
-            assert child.stdout
-            child.kill()
-            child.wait()
-            child.stdin.close()
-            child.stdout.close()
-        self._exit.close()
-
-    def steps(self, number: int) -> list[int]:
-        """Runs `number` steps in all ranks. Returns how long each took the first rank, in ns."""
-        for host, child in self._ranks.items():
-            assert child.stdin
-            try:
-                child.stdin.write(b"%d\n" % number)
-                child.stdin.flush()
-            except BrokenPipeError:
-                raise self._ended(host) from None
-        until = time.monotonic() + TURN_S
-        found: list[list[int]] = [self._answer(host, until)["steps_ns"] for host in self._ranks]
-        return found[0]
-
-    def _start(self, rank: int, host: str, store: Path) -> "subprocess.Popen[bytes]":
-        address = next(
-            str(p.network_address)
-            for p in self._lab.fabric.config.host(host).prefixes
-            if p.version == self._version and p.prefixlen == p.max_prefixlen
-        )
-        argv = [PYTHON, "-I", str(PROGRAM), *map(str, (rank, RANKS, store, address, BYTES))]
-        env = bringup.environment(self._lab.state, host) | {"OMP_NUM_THREADS": "1"}
-        pipe = subprocess.PIPE
-        child: subprocess.Popen[bytes] = self._lab.popen(
-            host, argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, env=env
-        )
-        self._unread[host] = b""
-        return child
-
-    def _answer(self, host: str, until: float) -> dict[str, Any]:
-        """Returns the next object that a rank prints."""
-        out = self._ranks[host].stdout
-        assert out
-        while True:
-            line, newline, rest = self._unread[host].partition(b"\n")
-            if newline:
-                self._unread[host] = rest
-                try:
-                    return dict(json.loads(line))
-                except ValueError:
-                    self._complaints[host] = line.decode(errors="replace")
-                continue
-            if not select.select([out], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise MachineError(f"the job's rank in {host} does not answer", hint="see mrcctl events in the hosts")
-            data = os.read(out.fileno(), 1 << 16)
-            if not data:
-                raise self._ended(host)
-            self._unread[host] += data
-
-    def _ended(self, host: str) -> MachineError:
-        return MachineError(
-            f"the job's rank in {host} ended by itself: {self._complaints.get(host, 'without a message')}"
-        )
-
-
-def switch(lab: Lab, way: str) -> None:
-    """Attaches or detaches every host, and waits until each knows that all others did. Raises MachineError."""
-    hosts = lab.fabric.hosts
-    for host in hosts:
-        observe.client(lab, host).post(f"/v1/{way.removesuffix('ed')}", {})
-    until = time.monotonic() + SWITCH_S
-    for host in hosts:
-        while late := [p["peer"] for p in observe.client(lab, host).get("/v1/peers") if p["status"] != way]:
-            if time.monotonic() > until:
-                raise MachineError(f"{host} does not know after {SWITCH_S:.0f} s that {', '.join(late)} is {way}")
-            time.sleep(0.02)
-    if way == ATTACHED:
-        observe.wait_until_good(lab, hosts)
-
-
 def _turn(lab: Lab, job: Job, way: str) -> Document:
     hosts = lab.fabric.hosts
     with contextlib.ExitStack() as stack:
@@ -191,9 +67,9 @@ def _turn(lab: Lab, job: Job, way: str) -> Document:
         counters = stack.enter_context(Control(lab, hosts))
         if way == UNPROBED:
             stack.enter_context(Probing(lab, *hosts)).switch(False)
-        job.steps(WARM_UP_STEPS)
+        job.run(WARM_UP_STEPS)
         before, retransmitted, used, begin_ns = counters.read(), _retransmitted(lab), cpu.read(), time.monotonic_ns()
-        steps_ns = job.steps(STEPS)
+        steps_ns = [step.ns for step in job.run(STEPS)]
         seconds, used = (time.monotonic_ns() - begin_ns) / 1e9, cpu.read().since(used)
         found = counters.since(before, seconds)
     check(way, found["data_packets_per_s"] * seconds)

@@ -133,10 +133,10 @@ def _build(state: State, fabric: Fabric) -> None:
         with netns.congestion_control_allowed(render.CONGESTION_CONTROL, BASE):
             for node in fabric.nodes.values():
                 with netns.inside(fabric.namespace(node.name)):
-                    netns.write_sysctls(render.sysctls(node, p))
+                    netns.write_sysctls(render.sysctls(node))
         netns.batch(("ip",), render.create_links(fabric))
         for node in fabric.nodes.values():
-            netns.batch_in(fabric.namespace(node.name), ("ip", "-6"), render.configure(node, p.encapsulation))
+            netns.batch_in(fabric.namespace(node.name), ("ip", "-6"), render.configure(node))
         inject.apply_ports(fabric, {}, inject.desired(fabric, {}))  # --rate
         if p.hook.startswith("xdp"):
             _checksum_in_software(fabric)

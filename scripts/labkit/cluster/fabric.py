@@ -13,8 +13,9 @@ Long because one data model is easier to check in one place.
 
 Every interface of a switch has its neighbour's name; a host's NICs are p0, p1, … as mrcd expects.
 On every link the end nearer to the core (the "upper" one) is fe80::1 and the other fe80::2, so a
-host's first hop is fe80::1 in every plane. Switches have static neighbours, so that silence on a
-path never becomes a failed neighbour; hosts resolve fe80::1 by real neighbour discovery.
+host's first hop is fe80::1 in every plane. Switches are configured as `mrcctl fabric config` prints it, and have static
+neighbours, so that silence on a path never becomes a failed neighbour; hosts resolve fe80::1 by real neighbour
+discovery.
 
 With `direct` there are no switches: h0 p0 ─── p0 h1, h0 p1 ─── p1 h1, …. There fe80::1 is a static neighbour,
 the other host, and the one path per plane is the peer's own SID.
@@ -24,18 +25,20 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Literal, NamedTuple, Self
 
 from mrcd.config import cluster_file as config
 from mrcd.config.auth import Mode
+from mrcd.config.sizes import MAX_EVS_PER_PEER
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
+from mrcd.fabric.switches.formats import FORMATS
+from mrcd.fabric.switches.model import Switch
 
-UPPER = "fe80::1"
-LOWER = "fe80::2"
+HOST_END = "fe80::2"  # [interfaces] address
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 NODE = r"(?:h\d+|t0-\d+-\d+|t1-\d+-\d+)"
@@ -61,6 +64,7 @@ class Parameters:
     hook: config.Hook = "auto"
     auth: Mode = "required"  # [auth] mode
     daemon: bool = True
+    source_filters: bool = True  # [switches] source_filters: without them hosts can send with others' addresses
     health: dict[str, float | str] = field(default_factory=dict)  # non-default keys of the cluster file's [health]
     overlay: dict[str, float | str] = field(default_factory=dict)  # non-default keys of its [overlay]
     direct: bool = False  # two hosts without switches; `hosts`, `hosts_per_t0` and `t1` are ignored
@@ -103,28 +107,25 @@ class PortRef(NamedTuple):
 
 @dataclass(frozen=True)
 class Port:
-    """An interface of a node, and the networks reached through it."""
+    """An interface of a node."""
 
     name: str
     mac: str
     address: str  # link-local
     gateway: str  # link-local address of the other end
     gateway_mac: str | None  # None: neighbour discovery resolves it
-    routes: tuple[IPv6Network, ...] = ()
+    routes: tuple[IPv6Network, ...] = ()  # of a bare host
     own: IPv6Address | None = None  # a bare host's address on this plane
-    uplink: bool = False  # from a T0 to a T1
 
 
 @dataclass(frozen=True)
 class Node:
-    """A host or a switch: one network namespace."""
+    """A host or a switch: one network namespace. A switch is configured as `mrcctl fabric config` prints it."""
 
     name: str
     kind: Kind
     ports: tuple[Port, ...]
-    own: IPv6Address | None = None  # on lo: the source of a switch's ICMP errors
-    sids: tuple[IPv6Network, ...] = ()  # the SIDs for which this switch is the SRv6 endpoint
-    multipath: tuple[IPv6Network, ...] = ()  # routed over all uplinks
+    switch: Switch | None = None
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ def burst_bytes(rate_bits_per_s: int) -> int:
 
 def cluster_text(name: str, p: Parameters) -> str:
     """Returns the TOML file that every host's mrcd reads (mrcd/config/)."""
-    evs_per_plane = max(1, min(p.t1, config.MAX_EVS_PER_PEER // p.planes))
+    evs_per_plane = max(1, min(p.t1, MAX_EVS_PER_PEER // p.planes))
     lines = [
         f"# The cluster of lab {name}, written by scripts/lab up.",
         "[cluster]",
@@ -250,6 +251,9 @@ def cluster_text(name: str, p: Parameters) -> str:
         "[interfaces]",
         f"hook = {json.dumps(p.hook)}",
     ]
+    if not p.direct:
+        lines += [f"address = {json.dumps(HOST_END)}", "", "[switches]"]
+        lines.append(f"source_filters = {json.dumps(p.source_filters)}")
     burst = {"burst_bytes": burst_bytes(p.rate_bits_per_s)} if p.rate_bits_per_s else {}
     for section, settings in (("overlay", burst | p.overlay), ("health", p.health)):
         if settings:
@@ -291,11 +295,9 @@ def build(name: str, parameters: Parameters) -> Fabric:
         back_to_back = [shape.direct(h) for h in range(2)]
         cables = [Link(p, PortRef("h0", f"p{p}"), PortRef("h1", f"p{p}")) for p in range(parameters.planes)]
         return Fabric(name, parameters, cluster, {n.name: n for n in back_to_back}, tuple(cables))
-    nodes = [shape.host(h) for h in range(parameters.hosts)]
+    nodes = [shape.host(h) for h in range(parameters.hosts)] + list(shape.switches())
     links: list[Link] = []
     for plane in range(parameters.planes):
-        nodes += [shape.t0(plane, t) for t in range(parameters.t0s)]
-        nodes += [shape.t1(plane, s) for s in range(parameters.t1)]
         for h in cluster.hosts:
             links.append(Link(plane, PortRef(t0_name(plane, h.t0), h.name), PortRef(h.name, f"p{plane}")))
         for t in range(parameters.t0s):
@@ -317,7 +319,8 @@ class _Shape:
         self.hosts = cluster_file.hosts
         self.cluster = cluster_file.cluster
         self.parameters = parameters
-        self.sids_in_use = parameters.encapsulation != "ecmp"
+        self._gateway = str(cluster_file.interfaces.gateway)
+        self._file = cluster_file
 
     def host(self, index: int) -> Node:
         """Returns a host: with link-local addresses only, since mrcd adds the rest.
@@ -329,16 +332,15 @@ class _Shape:
         ports = []
         bare = not self.parameters.daemon
         for plane in range(self.parameters.planes):
-            networks = (
-                topology.plane_network(self.cluster.underlay, plane),
-                *self._usids(topology.t0_usid(plane, me.t0)),
-            )
+            t0 = topology.usid_prefix(self.cluster.block, topology.t0_usid(plane, me.t0))
+            sids = (t0,) if self.parameters.encapsulation != "ecmp" else ()
+            networks = (topology.plane_network(self.cluster.underlay, plane), *sids)
             ports.append(
                 Port(
                     name=f"p{plane}",
                     mac=_mac(False, plane, me.t0, me.port, upper=False),
-                    address=LOWER,
-                    gateway=UPPER,
+                    address=HOST_END,
+                    gateway=self._gateway,
                     gateway_mac=None,
                     routes=networks if bare else (),
                     own=topology.plane_address(self.cluster.underlay, plane, me) if bare else None,
@@ -359,66 +361,20 @@ class _Shape:
         ]
         return dataclasses.replace(node, ports=tuple(ports))
 
-    def t0(self, plane: int, t0: int) -> Node:
-        """Returns a T0: its hosts below, every T1 of the plane above, and the other T0s through all T1s."""
-        down = [
-            Port(
-                name=h.name,
-                mac=_mac(False, plane, t0, h.port, upper=True),
-                address=UPPER,
-                gateway=LOWER,
-                gateway_mac=_mac(False, plane, t0, h.port, upper=False),
-                routes=(
-                    IPv6Network(topology.plane_address(self.cluster.underlay, plane, h)),
-                    *self._usids(topology.host_usid(plane, h.port)),
-                ),
-            )
-            for h in self.hosts
-            if h.t0 == t0
-        ]
-        up = [
-            self._port(f"t1-{s}", plane, t0, s, upper=False, usid=topology.t1_usid(plane, s))
-            for s in range(self.parameters.t1)
-        ]
-        others = [t for t in range(self.parameters.t0s) if t != t0] if up else []
-        elsewhere = [topology.plane_network(self.cluster.underlay, plane, t) for t in others]
-        elsewhere += [self._own_network(plane, topology.t0_usid(plane, t)) for t in others]
-        return self._switch(t0_name(plane, t0), "t0", plane, topology.t0_usid(plane, t0), down + up, elsewhere)
-
-    def t1(self, plane: int, t1: int) -> Node:
-        """Returns a T1: every T0 of the plane below."""
-        ports = []
-        for t in range(self.parameters.t0s):
-            port = self._port(f"t0-{t}", plane, t, t1, upper=True, usid=topology.t0_usid(plane, t))
-            hosts = topology.plane_network(self.cluster.underlay, plane, t)
-            ports.append(dataclasses.replace(port, routes=(hosts, *port.routes)))
-        return self._switch(t1_name(plane, t1), "t1", plane, topology.t1_usid(plane, t1), ports, [])
-
-    def _switch(
-        self, name: str, kind: Kind, plane: int, usid: int, ports: list[Port], multipath: list[IPv6Network]
-    ) -> Node:
-        if self.parameters.encapsulation == "srh":  # one SID per segment: plain End at the exact address
-            sids: tuple[IPv6Network, ...] = (IPv6Network(topology.carrier(self.cluster.block, [usid])),)
-        else:
-            sids = self._usids(usid)
-        own = self._own_network(plane, usid).network_address + 1
-        return Node(name, kind, tuple(ports), own, sids, tuple(multipath))
-
-    def _port(self, name: str, plane: int, t0: int, t1: int, *, upper: bool, usid: int) -> Port:
-        """Returns a port between the tiers; `usid` is that of the switch at the other end."""
-        return Port(
-            name=name,
-            mac=_mac(True, plane, t0, t1, upper=upper),
-            address=UPPER if upper else LOWER,
-            gateway=LOWER if upper else UPPER,
-            gateway_mac=_mac(True, plane, t0, t1, upper=not upper),
-            routes=(self._own_network(plane, usid), *self._usids(usid)),
-            uplink=not upper,
-        )
-
-    def _usids(self, usid: int) -> tuple[IPv6Network, ...]:
-        return (topology.usid_prefix(self.cluster.block, usid),) if self.sids_in_use else ()
-
-    def _own_network(self, plane: int, usid: int) -> IPv6Network:
-        """Returns the /64 of a switch's own address: its uSID (0x4000 and up) is in the field of the T0 number."""
-        return topology.plane_network(self.cluster.underlay, plane, usid)
+    def switches(self) -> Iterator[Node]:
+        """Yields the switches of the cluster file."""
+        places = {h.name: (h.t0, h.port) for h in self.hosts}
+        switches = FORMATS["iproute2"].switches(self._file)
+        for switch in map(switches.switch, switches.names):
+            ports = []
+            for port in switch.ports:
+                number = port.neighbour.rpartition("-")[2]
+                if switch.kind == "t1":
+                    link, is_upper = (True, switch.plane, int(number), switch.number), True
+                elif port.is_uplink:
+                    link, is_upper = (True, switch.plane, switch.number, int(number)), False
+                else:
+                    link, is_upper = (False, switch.plane, *places[port.neighbour]), True
+                macs = (_mac(*link, upper=upper) for upper in (is_upper, not is_upper))
+                ports.append(Port(port.name, next(macs), port.address, port.next_hop, next(macs)))
+            yield Node(switch.name, switch.kind, tuple(ports), switch)

@@ -7,11 +7,8 @@ ports was down, gives the same state.
 
 from collections.abc import Collection, Iterator
 
-from labkit.cluster.fabric import Fabric, Node, Parameters, Port
-
-# The device of a switch's SIDs. The kernel wants a device for a seg6local route, and drops the route when
-# that device goes down, so it must not be a link. (lo is refused, and this kernel has no dummy.)
-SID_DEVICE = "srv6"
+from labkit.cluster.fabric import Fabric, Node, Port
+from mrcd.fabric.switches import iproute2
 
 # tbf: the bucket must hold a GSO super-packet with headers; a few milliseconds of burst
 # keep the rate exact, and a queue of about 20 ms is that of a switch port.
@@ -23,25 +20,25 @@ _QUEUE_S = 0.020
 CONGESTION_CONTROL = "cubic"
 
 
-def sysctls(node: Node, p: Parameters) -> Iterator[tuple[str, str]]:
+def sysctls(node: Node) -> Iterator[tuple[str, str]]:
     """Yields (path below /proc/sys/net, value), to be written before a node gets its interfaces."""
     for scope in ("all", "default"):
         yield f"ipv6/conf/{scope}/addr_gen_mode", "1"  # the lab sets the link-local addresses
         yield f"ipv4/conf/{scope}/rp_filter", "0"
         for key in ("accept_dad", "dad_transmits", "accept_ra", "accept_redirects"):
             yield f"ipv6/conf/{scope}/{key}", "0"
-        if node.kind != "host":
-            yield f"ipv6/conf/{scope}/forwarding", "1"
-            if p.encapsulation == "ecmp":  # a hashing switch skips a dead port; static uSID routes stay
-                yield f"ipv6/conf/{scope}/ignore_routes_with_linkdown", "1"
     if node.kind == "host":
         yield "ipv4/tcp_congestion_control", CONGESTION_CONTROL
         yield "ipv4/tcp_rmem", "4096 131072 33554432"
         yield "ipv4/tcp_wmem", "4096 65536 33554432"
     else:
         yield "ipv4/ip_early_demux", "0"  # no socket lookup for forwarded packets, IPv4 and IPv6
-        yield "ipv6/fib_multipath_hash_policy", "3"  # the fields that follow:
-        yield "ipv6/fib_multipath_hash_fields", str(0x3F)  # addresses, protocol, flow label, both ports
+    if node.switch:
+        for key, value in iproute2.sysctls(node.switch):
+            path = key.removeprefix("net.").replace(".", "/")
+            yield path, value
+            if "/all/" in path:  # interfaces that are made later
+                yield path.replace("/all/", "/default/"), value
 
 
 def create_links(fabric: Fabric) -> list[str]:
@@ -49,8 +46,9 @@ def create_links(fabric: Fabric) -> list[str]:
     mtu = fabric.parameters.mtu
     lines = []
     for node in fabric.nodes.values():
-        if node.sids:
-            lines.append(f"link add name {SID_DEVICE} netns {fabric.namespace(node.name)} mtu {mtu} type ifb")
+        if node.switch and node.switch.sid:  # ifb, because this kernel may have no dummy
+            device = f"link add name {iproute2.SID_DEVICE} netns {fabric.namespace(node.name)}"
+            lines.append(f"{device} mtu {mtu} type ifb")
     for link in fabric.links:
         upper, lower = fabric.port(link.upper), fabric.port(link.lower)
         lines.append(
@@ -60,23 +58,18 @@ def create_links(fabric: Fabric) -> list[str]:
     return lines
 
 
-def configure(node: Node, encapsulation: str, down: Collection[str] = ()) -> list[str]:
+def configure(node: Node, down: Collection[str] = ()) -> list[str]:
     """Returns `ip -6 -batch` lines for a node: addresses, neighbours, routes; nothing for the ports in `down`."""
-    lines = ["link set dev lo up"]
-    if node.own:
-        lines.append(f"address replace {node.own}/128 dev lo nodad")
     ports = [p for p in node.ports if p.name not in down]
-    for port in ports:
-        lines += _port(port)
-    if node.sids:
-        lines.append(f"link set dev {SID_DEVICE} up")
-        action = "End" if encapsulation == "srh" else "End flavors next-csid lblen 32 nflen 16"
-        lines += [f"route replace {sid} encap seg6local action {action} dev {SID_DEVICE}" for sid in node.sids]
-    uplinks = [p for p in ports if p.uplink]
-    if uplinks:
-        nexthops = " ".join(f"nexthop via {p.gateway} dev {p.name}" for p in uplinks)
-        lines += [f"route replace {network} {nexthops}" for network in node.multipath]
-    return lines
+    if node.switch:
+        lines = iproute2.commands(node.switch.without(down))
+        return lines + [line for port in ports for line in _neighbour(port)]
+    return ["link set dev lo up", *(line for port in ports for line in _port(port))]
+
+
+def _neighbour(port: Port) -> Iterator[str]:
+    if port.gateway_mac:
+        yield f"neighbour replace {port.gateway} lladdr {port.gateway_mac} dev {port.name} nud permanent"
 
 
 def _port(port: Port) -> Iterator[str]:
@@ -84,8 +77,7 @@ def _port(port: Port) -> Iterator[str]:
     # nodad: even with accept_dad 0 an address stays tentative until a kernel worker has run, and a route
     # with that source is refused until then.
     yield f"address replace {port.address}/64 dev {port.name} nodad"
-    if port.gateway_mac:
-        yield f"neighbour replace {port.gateway} lladdr {port.gateway_mac} dev {port.name} nud permanent"
+    yield from _neighbour(port)
     if port.own:
         yield f"address replace {port.own}/128 dev {port.name} nodad"
     source = f" src {port.own}" if port.own else ""

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """`scripts/demo`: the command line."""
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,7 +11,7 @@ from labkit import entry
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import patience
-from labkit.demo import picture, record, report, scenario, screen, text
+from labkit.demo import live, picture, record, report, scenario, screen, text
 from labkit.places import REPOSITORY
 from labkit.plot import chart
 from labkit.traffic.flow import Ends
@@ -49,7 +47,7 @@ def demo(name: str, keep: bool, as_json: bool, svg: Path) -> int:
         observe.wait_until_good(lab, lab.fabric.hosts, patience(15.0))
         ends = _ends(lab)
         title = f"One TCP flow {ends.source} → {ends.target} over every path"
-        with _screen(console, title) as view:
+        with live.view(console, screen.Lines(console), screen.Terminal(console, title)) as view:
             seen = record.record(lab, ends, scenario.FAULTS, scenario.DURATION_S, scenario.SPREAD_S, view)
         document = {"lab": lab.fabric.parameters.as_json(), **report.build(seen), "svg": str(svg)}
     entry.save(svg, chart.draw(picture.picture(document)))
@@ -57,7 +55,7 @@ def demo(name: str, keep: bool, as_json: bool, svg: Path) -> int:
         entry.print_json(document)
     else:
         lines = text.summary(document, colour=console.is_terminal and not console.no_color)
-        print("\n".join(["", *lines, "", f"Picture: {_relative(svg)}"]))
+        print("\n".join(["", *lines, "", f"Picture: {entry.relative(svg)}"]))
         if keep:
             print(_GOING_ON.format(name=name, source=ends.source, target=ends.target))
     return 0 if report.kept(document) else 1
@@ -68,22 +66,6 @@ def _ends(lab: Lab) -> Ends:
     config = lab.fabric.config
     source, target = (str(config.host(h).prefixes[0].network_address) for h in (scenario.SOURCE, scenario.TARGET))
     return Ends(scenario.SOURCE, source, scenario.TARGET, target)
-
-
-@contextlib.contextmanager
-def _screen(console: Console, title: str) -> Iterator[screen.Screen]:
-    if not console.is_terminal:
-        yield screen.Lines(console)
-        return
-    with screen.Terminal(console, title) as terminal:
-        yield terminal
-
-
-def _relative(path: Path) -> Path:
-    try:
-        return path.resolve().relative_to(Path.cwd())
-    except ValueError:
-        return path
 
 
 def main() -> None:

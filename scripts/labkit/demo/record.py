@@ -10,6 +10,7 @@ from typing import Any
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
+from labkit.demo import live
 from labkit.demo.scenario import Fault
 from labkit.demo.screen import Moment, Screen, kind
 from labkit.measure import evspread
@@ -99,17 +100,11 @@ class _Stage:
 
     def play(self) -> int:
         """Runs the timeline. Returns CLOCK_MONOTONIC ns of its end."""
-        steps = sorted(self._steps, key=lambda s: s[0])
-        next_look = 0.0
-        while (now := self._now()) < self._seconds:
-            if steps and steps[0][0] <= now:
-                steps.pop(0)[1]()
-            elif next_look <= now:
-                self._look()
-                next_look = max(next_look + self._screen.interval_s, self._now())
-            else:
-                until = min([next_look, self._seconds, *(s for s, _ in steps[:1])])
-                self._flow.poll(max(0.0, until - now))
+        pace = live.Pace(self._flow.poll, self._look, self._screen.interval_s)
+        for seconds, step in sorted(self._steps, key=lambda s: s[0]):
+            pace.until(self._begin_ns / _S + seconds)
+            step()
+        pace.until(self._begin_ns / _S + self._seconds)
         end_ns = time.monotonic_ns()
         self._look()
         return end_ns

@@ -198,24 +198,25 @@ def promises(faults: list[Document], unexpected: list[Document]) -> list[Documen
         flow, everyone, target = [f["flow_evs"], f["acknowledgement_evs"]], f["all_evs"], f["target"]
         in_time = all(_all_within(v, "withdrawn", WITHDRAWN_WITHIN_MS) for v in flow)
         words = f"the flow's EVs are ASSUMED_BAD within {WITHDRAWN_WITHIN_MS:.0f} ms, both ways"
-        found.append(_promise(target, words, in_time, _measured(flow, "withdrawn")))
+        found.append(promise(target, words, in_time, _measured(flow, "withdrawn")))
         complete = everyone["withdrawn"] == everyone["hit"]
         words = "every host withdraws the EVs that it hit"
-        found.append(_promise(target, words, complete, _measured([everyone], "withdrawn")))
+        found.append(promise(target, words, complete, _measured([everyone], "withdrawn")))
         words = f"the flow continues: it stops for {STANDS_AT_MOST_MS:.0f} ms at most"
         hole = f["longest_hole_ms"]
-        found.append(_promise(target, words, hole <= STANDS_AT_MOST_MS, f"longest hole {hole:.0f} ms"))
+        found.append(promise(target, words, hole <= STANDS_AT_MOST_MS, f"longest hole {hole:.0f} ms"))
         words = f"every EV is GOOD again within {GOOD_WITHIN_MS / 1000:.0f} s of healing"
         back = _all_within(everyone, "returned", GOOD_WITHIN_MS)
         flaps = len(everyone["flaps_after_healing"])
         again = f"; {flaps} failed again meanwhile" if flaps else ""
-        found.append(_promise(target, words, back, _measured([everyone], "returned") + again))
+        found.append(promise(target, words, back, _measured([everyone], "returned") + again))
     measured = f"{len(unexpected)} were" if unexpected else "none was"
-    found.append(_promise(None, "no EV is withdrawn that no fault has hit", not unexpected, measured))
+    found.append(promise(None, "no EV is withdrawn that no fault has hit", not unexpected, measured))
     return found
 
 
-def _promise(target: str | None, words: str, kept: bool, measured: str) -> Document:
+def promise(target: str | None, words: str, kept: bool, measured: str) -> Document:
+    """Returns a requirement, whether it was met, and the measurement."""
     return {"target": target, "promise": words, "kept": kept, "measured": measured}
 
 

@@ -31,7 +31,7 @@ def summary(document: Document, *, colour: bool) -> list[str]:
         "",
         *_spread(document),
         "",
-        *_promises(document, colour),
+        *promises(document, colour),
     ]
 
 
@@ -96,7 +96,8 @@ def _deviation(name: str, s: Document) -> str:
     return f"{name} {signed[0]} … {signed[1]} of their mean ({count(s['mean'])})"
 
 
-def _promises(document: Document, colour: bool) -> list[str]:
+def promises(document: Document, colour: bool) -> list[str]:
+    """Returns the table of a document's requirements."""
     columns = [Column("PROMISED"), Column("FAULT"), Column(""), Column("MEASURED")]
     rows = [
         ["kept" if p["kept"] else "BROKEN", p["target"] or "any", p["promise"], p["measured"]]

@@ -136,8 +136,7 @@ def apply_ports(fabric: Fabric, before: dict[PortRef, PortState], after: dict[Po
         if any(old[p].down and not new[p].down for p in new):
             # Down removed the port's addresses, neighbours and routes: configure the node again.
             down = {e.port for e, s in after.items() if e.node == node and s.down}
-            encapsulation = fabric.parameters.encapsulation
-            netns.batch_in(namespace, ("ip", "-6"), render.configure(fabric.nodes[node], encapsulation, down))
+            netns.batch_in(namespace, ("ip", "-6"), render.configure(fabric.nodes[node], down))
         shaping = (
             render.shape(p, new[p].rate_bits_per_s) for p in new if new[p].rate_bits_per_s != old[p].rate_bits_per_s
         )

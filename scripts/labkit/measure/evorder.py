@@ -14,7 +14,7 @@ from labkit.cluster.api import Lab
 from labkit.faults.tc_hook import Attached
 from labkit.places import lab_object
 from mrcd.bpf import libbpf
-from mrcd.config.cluster_file import MAX_EVS_PER_PEER
+from mrcd.config.sizes import MAX_EVS_PER_PEER
 from mrcd.errors import MachineError
 
 OBJECT = lab_object("evorder")

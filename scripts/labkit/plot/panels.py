@@ -25,7 +25,6 @@ WIDTH = 1080
 LEFT, RIGHT = 84, 118
 HEAD, PANEL_HEAD, LANE, PLOT, FOOT = 104, 50, 22, 200, 62
 DOT = 2.2
-TOP, STEP = 1.25, 0.25  # top of the axis of shares; higher values are drawn there
 _STROKE = {"ours": "stroke", "theirs": "beside"}  # classes of svg.py
 _FILL = {"ours": "line", "theirs": "peer"}
 
@@ -59,8 +58,28 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Axis:
+    """The range of y, and its ticks: (y, label). Values outside are drawn at its ends."""
+
+    low: float
+    high: float
+    ticks: Sequence[tuple[float, str]]
+    is_logarithmic: bool = False
+
+    def share(self, y: float) -> float:
+        """Returns 0 for the low end, 1 for the high end."""
+        y = min(max(y, self.low), self.high)
+        if self.is_logarithmic:
+            return math.log(y / self.low) / math.log(self.high / self.low)
+        return (y - self.low) / (self.high - self.low)
+
+
+SHARES = Axis(0.0, 1.25, [(i / 4, f"{25 * i} %") for i in range(6)])
+
+
+@dataclass(frozen=True)
 class Panel:
-    """One plot. y are shares: 1 is 100 %. `ticks`: (x, label); with them x is logarithmic."""
+    """One plot. `ticks`: (x, label); with them x is logarithmic."""
 
     title: str
     words: str
@@ -72,6 +91,7 @@ class Panel:
     goals: Sequence[Goal] = ()
     faults: Sequence[Fault] = ()
     ticks: Sequence[tuple[float, str]] = ()
+    y_axis: Axis = SHARES
 
 
 @dataclass(frozen=True)
@@ -147,9 +167,9 @@ class _Plot:
             share = (value - begin) / (end - begin)
         return LEFT + (WIDTH - LEFT - RIGHT) * min(max(share, 0.0), 1.0)
 
-    def y(self, share: float) -> float:
+    def y(self, value: float) -> float:
         """Returns pixels from the top."""
-        return self.bottom - PLOT * min(max(share / TOP, 0.0), 1.0)
+        return self.bottom - PLOT * self.p.y_axis.share(value)
 
     def lines(self) -> Iterator[str]:
         """Yields the panel."""
@@ -178,10 +198,10 @@ class _Plot:
             )
 
     def _grid(self) -> Iterator[str]:
-        for i in range(round(TOP / STEP) + 1):
-            y = self.y(i * STEP)
+        for value, words in self.p.y_axis.ticks:
+            y = self.y(value)
             yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            yield text(LEFT - 8, y + 4, f"{100 * i * STEP:.0f} %", "faint", 12, anchor="end")
+            yield text(LEFT - 8, y + 4, words, "faint", 12, anchor="end")
         middle = (self.top + self.bottom) / 2
         yield (
             f'<text class="faint" transform="translate(30 {middle:.0f}) rotate(-90)" text-anchor="middle" '

@@ -2,7 +2,9 @@
 """Sends TCP, UDP and training traffic between hosts of the lab.
 
 flow, datagrams, stream   a TCP flow, UDP at full speed, numbered UDP at a fixed rate
+job                       a training job: a gloo rank per host
 relay                     forwards by a third host
+child                     runs a program inside a host, and reads what it prints
 …end, emulated_peers_load     programs that run inside the hosts, at the ends of the traffic
 pause_watcher             a program per CPU that reports when it could not run
 """

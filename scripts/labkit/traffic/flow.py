@@ -8,15 +8,10 @@ with Flow(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3")) as flow:
 flow.bins                           # start of a bin (CLOCK_MONOTONIC ns) → bytes received in it
 """
 
-import fcntl
-import json
-import os
 import selectors
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +19,7 @@ from labkit.cluster.api import Lab
 from labkit.cluster.patience import patience
 from labkit.measure.goodput import BIN_NS
 from labkit.places import end_program
+from labkit.traffic.child import Child
 from mrcd.errors import MachineError
 
 PROGRAM = end_program("tcpend")
@@ -49,60 +45,6 @@ class Sample:
     subflows: int = 1  # MPTCP's
 
 
-_PIPE_BYTES = 1 << 20  # output of 20 s: nothing reads it while daemons start, and the program must not block
-
-
-class _Child:
-    """A running tcpend.py, and its lines so far."""
-
-    def __init__(self, lab: Lab, node: str, program: Path, arguments: list[str]) -> None:
-        argv = [sys.executable, "-I", str(program), *arguments]
-        pipe = subprocess.PIPE
-        self.process = lab.popen(node, argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
-        self.node = node
-        self.end: str | None = None
-        self.closed = False
-        self.words: list[str] = []  # lines that are not JSON: errors
-        self._rest = b""
-        os.set_blocking(self.fd, False)
-        fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-
-    @property
-    def fd(self) -> int:
-        """Returns the descriptor of its output."""
-        assert self.process.stdout is not None
-        return self.process.stdout.fileno()
-
-    def read(self) -> list[dict[str, Any]]:
-        """Returns the whole lines that have arrived."""
-        try:
-            data = os.read(self.fd, 1 << 16)
-        except BlockingIOError:
-            return []
-        self.closed = not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        found = []
-        for line in lines:
-            try:
-                found.append(dict(json.loads(line)))
-            except ValueError:
-                self.words.append(line.decode(errors="replace"))
-        return found
-
-    def hush(self) -> None:
-        """Closes its stdin, which ends it."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-
-    def close(self) -> None:
-        """Kills it, if it has not ended."""
-        self.hush()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self.process.kill()
-        self.process.wait()
-
-
 class Flow:
     """One flow, from `with` to `finish`. Raises MachineError if it cannot begin, or ends by itself."""
 
@@ -111,7 +53,7 @@ class Flow:
     def __init__(self, lab: Lab, ends: Ends, bin_ns: int = BIN_NS, protocol: Protocol = "tcp") -> None:
         self._lab, self._ends, self._bin_ns = lab, ends, bin_ns
         self._prefix: str = protocol
-        self._children: list[_Child] = []
+        self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self._facts: dict[str, Any] = {}
         self._finishing = False
@@ -188,7 +130,8 @@ class Flow:
         return f"{e.source} → {e.target} ({e.source_address} → {e.target_address})"
 
     def _start(self, node: str, arguments: list[str]) -> None:
-        child = _Child(self._lab, node, self.program, [self._prefix, *arguments])
+        argv = [sys.executable, "-I", str(self.program), self._prefix, *arguments]
+        child = Child(self._lab, node, argv)
         self._children.append(child)
         self._selector.register(child.fd, selectors.EVENT_READ, child)
 
@@ -204,7 +147,7 @@ class Flow:
                 self._hear(key.data)
         return self._facts[fact]
 
-    def _hear(self, child: _Child) -> None:
+    def _hear(self, child: Child) -> None:
         for said in child.read():
             if "bin_ns" in said:
                 self.bins[said["bin_ns"]] = self.bins.get(said["bin_ns"], 0) + said["bytes"]
@@ -217,5 +160,4 @@ class Flow:
         if child.closed:
             self._selector.unregister(child.fd)
             if not self._finishing or child.end is None:
-                why = child.end or (child.words[-1] if child.words else "without a message")
-                raise MachineError(f"the flow {self._name} ended by itself: {child.node}: {why}")
+                raise MachineError(f"the flow {self._name} ended by itself: {child.node}: {child.last_words}")

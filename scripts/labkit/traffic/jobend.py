@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs one rank of a training job. A program of its own, run inside a host of the lab (bench/job.py starts it).
+"""Runs one rank of a training job. A program of its own, run inside a host of the lab (job.py starts it).
 
     jobend.py RANK RANKS STORE ADDRESS BYTES
 
-Joins the other ranks through the file STORE, with gloo over TCP from ADDRESS. Then, for each line with a number on
-its stdin, runs that many all-reduces of BYTES and prints one JSON object: `steps_ns`, the time of each.
-It ends with its stdin. It runs with the Python that has PyTorch, which is not the project's.
+Joins the other ranks through the file STORE, with gloo over TCP from ADDRESS, and prints a JSON object: `ready`. Then,
+for each line with a number on its stdin, runs that many all-reduces of BYTES. After each it prints a JSON object:
+`begin_ns` and `end_ns`, by CLOCK_MONOTONIC. It ends with its stdin. It runs with the Python that has PyTorch, which is
+not the project's.
 """
 
 import datetime
 import importlib
-import itertools
 import json
 import sys
 import time
@@ -40,11 +40,12 @@ def run(rank: int, ranks: int, store: str, address: str, length: int) -> None:
     say(ready=True)
     for line in sys.stdin:
         group.barrier().wait()
-        times = [time.monotonic_ns()]
+        begin_ns = time.monotonic_ns()
         for _ in range(int(line)):
             group.allreduce([data]).wait()
-            times.append(time.monotonic_ns())
-        say(steps_ns=[after - before for before, after in itertools.pairwise(times)])
+            end_ns = time.monotonic_ns()
+            say(begin_ns=begin_ns, end_ns=end_ns)
+            begin_ns = end_ns
 
 
 if __name__ == "__main__":

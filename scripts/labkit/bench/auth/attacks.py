@@ -2,7 +2,8 @@
 """Builds the packets of attackers in the fabric: forged ones, and recorded ones.
 
 The victims are a flow's two ends. The attackers are the hosts beside them: each can send to the other victim along the
-same switches. The outer source of a forged packet is a victim's address, unless the attacker shows its own.
+same switches. The outer source of a forged packet is a victim's address, unless the attacker shows its own. The lab's
+T0s must not filter sources (`source_filters`).
 """
 
 import secrets

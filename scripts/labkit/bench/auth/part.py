@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from labkit.bench import candidates, packet_sender, pairs
-from labkit.bench.auth import attacks
+from labkit.bench.auth import attacks, drops
 from labkit.bench.auth.attacks import Attack, Side
 from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
 from labkit.cluster import observe
@@ -46,7 +46,7 @@ def measure(lab: Lab, options: Options) -> Document:
     """Runs all three."""
     found: Document = {"rate_per_s": RATE, "attacks": []}
     for mode, seconds in (("off", OFF_S), ("required", options.seconds or SECONDS)):
-        lab.up(auth=mode)
+        lab.up(auth=mode, source_filters=False)
         observe.wait_until_good(lab, lab.fabric.hosts)
         found["attacks"] += [{"mode": mode} | row for row in _attack_all(lab, seconds)]
     found["rotation"] = _rotate(lab)
@@ -76,7 +76,7 @@ def _attack_all(lab: Lab, seconds: float) -> Iterator[Document]:
 
 def _attack(lab: Lab, flow: Flow, attack: Attack, seconds: float) -> Document:
     last = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in (SOURCE, TARGET)}
-    drops = {h: _drops(lab, h) for h in (SOURCE, TARGET)}
+    dropped = {h: drops.read(lab, h) for h in (SOURCE, TARGET)}
     ratios, sent = [], 0
     with _sender(lab, attack) as sender, _listening(lab) as delivered:
         left = seconds
@@ -95,7 +95,7 @@ def _attack(lab: Lab, flow: Flow, attack: Attack, seconds: float) -> Document:
         "goodput_ratio": median(b / a if a else 0.0 for a, b in ratios),
         "changed_evs": len(changes),
         "delivered": arrived,
-        "drops": {h: _grown(drops[h], _drops(lab, h)) for h in drops},
+        "drops": {h: drops.grown(dropped[h], drops.read(lab, h)) for h in dropped},
         "works_when_off": attack.works_when_off,
     }
 
@@ -154,15 +154,6 @@ class _Count:
                 while receiver.recv(2048):
                     found += 1
         return found
-
-
-def _drops(lab: Lab, host: str) -> dict[str, int]:
-    with contextlib.closing(Tables(observe.pins(lab, host), writable=False)) as tables:
-        return tables.drops()
-
-
-def _grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    return {reason: n - before.get(reason, 0) for reason, n in after.items() if n > before.get(reason, 0)}
 
 
 def _said(row: Document) -> str:

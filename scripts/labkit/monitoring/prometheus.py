@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Runs a real Prometheus server over a lab: the hosts' endpoints are in namespaces, so a relay serves each."""
 
+import contextlib
 import http.client
 import json
+import shutil
 import socket
-import subprocess
 import threading
 import urllib.error
 import urllib.parse
@@ -15,18 +16,25 @@ from types import TracebackType
 from typing import Any
 
 from labkit.cluster.api import Lab
-from tests.lab.conftest import wait_until
+from labkit.monitoring.rules import RULES
+from labkit.monitoring.server import Server, free_address
+from mrcd.errors import MachineError
 
-RULES = Path(__file__).parents[2] / "scripts/deploy/prometheus"
+PROGRAM = "prometheus"
 METRICS = ("127.0.0.1", 9479)
-EVERY = "250ms"
-CONFIGURATION = """
+_CONFIGURATION = """
 global: {{scrape_interval: {every}, evaluation_interval: {every}, scrape_timeout: {every}}}
 rule_files: ["{rules}/recording.yml", "{rules}/alerts.yml"]
+alerting: {{alertmanagers: [{{static_configs: [{{targets: {alertmanagers}}}]}}]}}
 scrape_configs:
   - job_name: mrcd
     static_configs: [{{targets: {targets}}}]
 """
+
+
+def is_installed() -> bool:
+    """Returns whether there is the program."""
+    return shutil.which(PROGRAM) is not None
 
 
 class Relay(ThreadingHTTPServer):
@@ -63,66 +71,77 @@ class Relay(ThreadingHTTPServer):
 class _Relayed(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, Relay)
-        try:
-            status, kind, body = self.server.fetch()
-        except OSError:
-            self.send_error(502)
-            return
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # Prometheus has given up, or has ended
+            try:
+                status, kind, body = self.server.fetch()
+            except OSError:
+                self.send_error(502)
+                return
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
 class Prometheus:
-    """The server, scraping `hosts` of a lab four times a second, with mrcd's rules. Use as a context manager."""
+    """The server, scraping `hosts` of a lab, with mrcd's rules. Use as a context manager. Raises MachineError.
 
-    def __init__(self, lab: Lab, hosts: list[str], directory: Path) -> None:
-        self._directory = directory
+    `rules` is a directory with recording.yml and alerts.yml; `alertmanager` is an address that gets the alerts.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        hosts: list[str],
+        directory: Path,
+        *,
+        rules: Path = RULES,
+        alertmanager: str = "",
+        scrape_s: float = 0.25,
+    ) -> None:
         self._relays = {host: Relay(lab, host) for host in hosts}
+        address = free_address()
+        self._url = f"http://{address}"
+        self._text = _CONFIGURATION.format(
+            every=f"{1000 * scrape_s:.0f}ms",
+            rules=rules,
+            targets=json.dumps([relay.target for relay in self._relays.values()]),
+            alertmanagers=json.dumps([alertmanager] if alertmanager else []),
+        )
+        self._file = directory / "prometheus.yml"
+        argv = [PROGRAM, f"--config.file={self._file}", "--log.level=warn", "--rules.alert.resend-delay=1s"]
+        argv += [f"--storage.tsdb.path={directory}/data", f"--web.listen-address={address}"]
+        self._server = Server("Prometheus", argv, address, directory / "log")
 
     def instance(self, host: str) -> str:
         """Returns the instance label of a host."""
         return self._relays[host].target
 
+    def host(self, instance: str) -> str:
+        """Returns the host of an instance label."""
+        return next(host for host in self._relays if self.instance(host) == instance)
+
     def __enter__(self) -> "Prometheus":
-        with socket.socket() as s:  # a free port
-            s.bind(("127.0.0.1", 0))
-            self._url = f"http://127.0.0.1:{s.getsockname()[1]}"
-        targets = json.dumps([relay.target for relay in self._relays.values()])
-        text = CONFIGURATION.format(every=EVERY, rules=RULES, targets=targets)
-        (self._directory / "prometheus.yml").write_text(text)
-        argv = ["prometheus", f"--config.file={self._directory}/prometheus.yml", "--log.level=warn"]
-        argv += [f"--storage.tsdb.path={self._directory}/data", f"--web.listen-address={self._url[7:]}"]
-        with (self._directory / "log").open("w") as log:
-            self._process = subprocess.Popen(argv, stdout=log, stderr=log)
+        self._file.write_text(self._text, encoding="utf-8")
         try:
-            wait_until("Prometheus is ready", self._ready, 20)
+            self._server.start()
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
 
-    def _ready(self) -> bool:
-        assert self._process.poll() is None, (self._directory / "log").read_text()
-        try:
-            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=1) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
     def get(self, path: str, **query: str) -> Any:
-        """Returns an answer of the HTTP API."""
+        """Returns an answer of the HTTP API. Raises MachineError if the query is wrong."""
         url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as e:
-            raise AssertionError(f"{query}: {json.load(e)['error']}") from None
+            raise MachineError(f"Prometheus refuses {query}: {json.load(e)['error']}") from None
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """Returns labels and value of each sample, now."""
@@ -137,8 +156,7 @@ class Prometheus:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.terminate()
-        self._process.wait(10)
+        self._server.end()
         for relay in self._relays.values():
             relay.shutdown()
             relay.server_close()

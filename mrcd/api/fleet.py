@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Serves the commands for all hosts: writes to etcd what every host shall run and deny, and reads what they do."""
+
+import dataclasses
+import math
+import re
+import time
+
+from aiohttp import web
+
+from mrcd.api import incoming
+from mrcd.api.denials import parsed, target_in
+from mrcd.daemon.daemon import Daemon
+from mrcd.daemon.reload import Reloader
+from mrcd.denials import policy
+from mrcd.denials.policy import Denial, Target
+from mrcd.errors import UsageError
+from mrcd.fleet import report
+from mrcd.fleet.keys import FleetFile, denial_value
+from mrcd.fleet.member import FleetMember
+from mrcd.versions import SCHEMA_VERSION
+
+# A secret of a secrets file, or a private key, in a comment: no key of the cluster file takes one.
+_SECRET = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f]{64}(?![0-9A-Za-z])|-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_LEASE_MORE_S = 60  # hosts end a denial by their own clocks; etcd forgets it so much later
+
+
+class FleetApi:
+    """The handlers of one daemon. Without [fleet] etcd each raises UsageError."""
+
+    def __init__(self, daemon: Daemon, reloader: Reloader, member: FleetMember) -> None:
+        self._daemon, self._reloader, self._member = daemon, reloader, member
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes of the handlers."""
+        return [
+            web.get("/v1/fleet", self.fleet),
+            web.get("/v1/fleet/file", self.file),
+            web.post("/v1/fleet/file", self.put),
+            web.post("/v1/fleet/deny", self.deny),
+            web.post("/v1/fleet/allow", self.allow),
+        ]
+
+    async def fleet(self, _: web.Request) -> web.Response:
+        """Return what etcd wants of all hosts, and what each of them says."""
+        etcd, keys = self._member.connected()
+        snapshot = await etcd.read(keys.all)
+        hosts = [h.name for h in self._daemon.plan.config.hosts]
+        wanted, reports = keys.wanted(snapshot.values), keys.reports(snapshot.values)
+        found = report.fleet(wanted, reports, hosts, time.time())
+        return web.json_response(found | {"etcd": self._member.brief()["etcd"], "connected": etcd.endpoint})
+
+    # ---- the cluster file ----
+
+    async def file(self, _: web.Request) -> web.Response:
+        """Return the cluster file in etcd. Raises UsageError if it has none."""
+        etcd, keys = self._member.connected()
+        file = keys.wanted((await etcd.read(keys.file)).values).file
+        if file is None:
+            raise UsageError("etcd has no cluster file for this fleet", hint="`mrcctl fleet put FILE`")
+        found = {"generation": file.generation, "sha256": file.sha256, "text": file.text}
+        return web.json_response({"schema_version": SCHEMA_VERSION} | found)
+
+    async def put(self, request: web.Request) -> web.Response:
+        """Write the cluster file. Keys: "text", "force", "if_generation"."""
+        body = await incoming.body(request)
+        text, expected = body.get("text"), body.get("if_generation")
+        if type(text) is not str or not (expected is None or type(expected) is int):
+            raise UsageError("text must be text, and if_generation a number")
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            raise UsageError("text must be Unicode text") from None
+        if (secret := _SECRET.search(text)) is not None:
+            line = text.count("\n", 0, secret.start()) + 1
+            raise UsageError(
+                f"line {line} has what looks like a secret, which everybody who reads etcd would know",
+                hint="secrets are in files of their own: see docs/security.md",
+            )
+        etcd, keys = self._member.connected()
+        difference = await self._reloader.examine(text, force=incoming.flag(body, "force"))
+        revision = await etcd.put(keys.file, data, if_revision=expected)
+        if revision is None:
+            raise UsageError(
+                f"the file in etcd is not of generation {expected}: another one was put meanwhile",
+                hint="`mrcctl fleet get`, and change that",
+            )
+        file = FleetFile(revision, text)
+        return web.json_response(
+            difference | {"generation": revision, "sha256": file.sha256, "message": f"generation {revision} is in etcd"}
+        )
+
+    # ---- denials ----
+
+    async def deny(self, request: web.Request) -> web.Response:
+        """Deny paths on all hosts. Keys as of POST /v1/deny."""
+        given = await parsed(request)
+        target, reason = target_in(given), policy.checked_reason(given.get("reason") or "")
+        for_s = None if given.get("for") is None else policy.duration_s(given["for"])
+        etcd, keys = self._member.connected()
+        now, host = time.time(), self._daemon.plan.host.name
+        asked = Denial(target, now, None, reason, incoming.uid(request), given["drain"], given["force"], host)
+        why = await self._daemon.denials.refusal(asked)
+        if why is not None:
+            return _done(target, f"{target} is not denied: {host} would refuse it: {why}", [], is_refused=True)
+        key = keys.denial(target)
+        before = keys.wanted((await etcd.read(key)).values).denials.get(target)
+        if before is not None:  # as with a denial of one host, its end and its reason are kept
+            for_s = before.left_s(now) if for_s is None else for_s
+            asked = dataclasses.replace(asked, reason=reason or before.reason)
+        lease = 0
+        if for_s is not None and not math.isinf(for_s):
+            asked = dataclasses.replace(asked, until=now + for_s)
+            lease = await etcd.grant(math.ceil(for_s) + _LEASE_MORE_S)
+        await etcd.put(key, denial_value(asked), lease=lease)
+        return _done(target, f"{target} is to be denied on all hosts", [])
+
+    async def allow(self, request: web.Request) -> web.Response:
+        """End fleet-wide denials: those within a target, or with the key "all" all."""
+        given = await parsed(request)
+        target = None if given["all"] else target_in(given)
+        etcd, keys = self._member.connected()
+        plan, values = self._daemon.plan, (await etcd.read(keys.denials)).values
+        ended = [t for t in keys.wanted(values).denials if target is None or policy.covers(plan, target, t)]
+        doomed = list(values) if target is None else [keys.denial(t) for t in ended]
+        if doomed:
+            await etcd.delete(doomed)
+        said = f"no longer denied: {', '.join(map(str, ended))}" if doomed else "no fleet-wide denial to end"
+        return _done(target, said, ended)
+
+
+def _done(target: Target | None, message: str, ended: list[Target], *, is_refused: bool = False) -> web.Response:
+    found = {"target": None if target is None else str(target), "ended": [str(t) for t in ended]}
+    return web.json_response({"schema_version": SCHEMA_VERSION} | found | {"refused": is_refused, "message": message})

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Defines the [[hosts]] tables of the cluster file: one host each, or a range of hosts (ranges.py)."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from mrcd.config import ranges
+from mrcd.config.prefixes import Network
+from mrcd.config.section import Section
+from mrcd.config.sizes import MAX_HOST_ID, MAX_PORTS, MAX_T0S
+
+Hook = Literal["auto", "xdp", "xdp-generic", "tc"]
+
+
+class Host(Section):
+    """One host, or a range of hosts: its place in the fabric, and the overlay prefixes behind it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    id: Annotated[int, Field(ge=0, le=MAX_HOST_ID)]
+    t0: Annotated[int, Field(ge=0, le=MAX_T0S - 1)] = 0
+    port: Annotated[int, Field(ge=0, le=MAX_PORTS - 1)]
+    per_t0: Annotated[int, Field(ge=1, le=MAX_PORTS)] | None = Field(
+        default=None,
+        description='a range of hosts, as name = "gpu[0001-4096]", has so many ports of a T0 each, from port 0',
+    )
+    prefixes: Annotated[list[Network], Field(min_length=1)]
+    interfaces: list[str] | None = Field(
+        default=None, description="this host's NICs, if their names differ from [interfaces] names"
+    )
+    hook: Hook | None = Field(
+        default=None, description="where mrc_pop is attached on this host, if not as in [interfaces]"
+    )
+
+    @model_validator(mode="after")
+    def _range_fits(self) -> Self:
+        names = ranges.parse(self.name)
+        if (names.digits == 0) != (self.per_t0 is None):
+            raise ValueError(
+                f"{self.name}: per_t0 is for a range of hosts, as gpu[0001-4096]; remove it"
+                if self.per_t0
+                else f"{self.name}: a range of hosts needs per_t0, the number of ports that it has of each T0"
+            )
+        if self.per_t0 is None:
+            return self
+        last = names.size - 1
+        if self.port >= self.per_t0:
+            raise ValueError(f"{self.name}: port = {self.port}, but the range has the ports 0 to {self.per_t0 - 1}")
+        t0, _ = ranges.place(self.t0, self.port, self.per_t0, last)
+        for what, found, most in (("id", self.id + last, MAX_HOST_ID), ("t0", t0, MAX_T0S - 1)):
+            if found > most:
+                raise ValueError(f"{self.name}: the last host would have {what} {found}; {most} is the highest")
+        for prefix in self.prefixes:
+            try:
+                ranges.shifted(prefix, last)
+            except ValueError:
+                raise ValueError(
+                    f"{self.name}: {names.size} prefixes from {prefix} on go beyond the last address"
+                ) from None
+        return self
+
+    def expanded(self) -> list[Self]:
+        """Returns the hosts of a range, by the rule of ranges.py; else this host alone."""
+        names, per_t0 = ranges.parse(self.name), self.per_t0
+        if per_t0 is None:
+            return [self]
+        alike = {"per_t0": None, "interfaces": self.interfaces, "hook": self.hook}
+        found = []
+        for k in range(names.size):  # without validation: _range_fits has seen the last one
+            t0, port = ranges.place(self.t0, self.port, per_t0, k)
+            prefixes = [ranges.shifted(prefix, k) for prefix in self.prefixes]
+            found.append(
+                self.model_construct(
+                    None, name=names.name(k), id=self.id + k, t0=t0, port=port, prefixes=prefixes, **alike
+                )
+            )
+        return found
+
+
+class Hosts(list[Host]):
+    """All hosts, expanded from the tables of the file. They are written as the tables."""
+
+    def __init__(self, tables: list[Host]) -> None:
+        super().__init__(host for table in tables for host in table.expanded())
+        self.tables = tables
+
+
+def tables_of(hosts: list[Host]) -> list[Host]:
+    """Returns the tables of the file that the hosts were expanded from."""
+    return hosts.tables if isinstance(hosts, Hosts) else hosts

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Defines `mrcctl fabric` (plan, config, check). These commands need no daemon, and no host of the cluster."""
+
+from pathlib import Path
+
+import click
+
+from mrcd.ctl.base import Commands, Options, common, emit, terminal_width
+from mrcd.ctl.commands.config import default_file
+from mrcd.ctl.documents.fabric import check_lines, plan_lines, written_lines
+from mrcd.errors import MachineError, UsageError
+
+FORMATS = ("sonic", "frr", "cumulus", "eos", "iproute2")
+DEFAULT_EVS = 100_000
+
+_file = click.argument("file", type=click.Path(path_type=Path), required=False)
+_format = click.option(
+    "--format", "format_", type=click.Choice(FORMATS), required=True, help="The system that runs on the switches."
+)
+
+
+@click.group(cls=Commands, short_help="Plan a fabric, and configure its switches.")
+@common
+def fabric() -> None:
+    """Plan a fabric, and configure its switches. Works without mrcd, on any machine."""
+
+
+@fabric.command(short_help="Plan a fabric: switches, cables, uSIDs, and what failures leave.")
+@click.option("--hosts", type=int, required=True, metavar="N", help="Hosts; each has a NIC in every plane.")
+@click.option("--planes", type=int, default=4, show_default=True, metavar="N", help="Parallel fabrics.")
+@click.option("--radix", type=int, default=64, show_default=True, metavar="N", help="Ports of a switch.")
+@click.option("--evs", type=int, default=256, show_default=True, metavar="N", help="EVs per peer, at most.")
+@click.option(
+    "--hosts-per-t0", type=int, metavar="N", help="Hosts under a T0; default: half of its ports, evenly filled."
+)
+@click.option("--t1s", type=int, metavar="N", help="T1s in a plane; default: as many as a T0 has hosts.")
+@click.option("--mtu", type=int, default=9100, show_default=True, metavar="BYTES", help="MTU of the planes.")
+@click.option("--name", default="mrc", show_default=True, help="Name of the cluster.")
+@click.option("--host-name", default="gpu", show_default=True, metavar="NAME", help="What a number is appended to.")
+@click.option(
+    "--prefix",
+    "prefixes",
+    multiple=True,
+    metavar="PREFIX",
+    help="Overlay prefix of the first host; the others have the next ones; repeatable.  "
+    "[default: 10.64.0.1/32, fd00:99::1/128]",
+)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the cluster file there.")
+@click.option("--cables", type=click.Path(dir_okay=False, path_type=Path), help="Write a CSV file of all cables there.")
+@common
+@click.pass_obj
+def plan(
+    options: Options,
+    hosts: int,
+    planes: int,
+    radix: int,
+    evs: int,
+    hosts_per_t0: int | None,
+    t1s: int | None,
+    mtu: int,
+    name: str,
+    host_name: str,
+    prefixes: tuple[str, ...],
+    output: Path | None,
+    cables: Path | None,
+) -> None:
+    """Plan a fabric of two tiers in each plane: its switches, cables and uSIDs, and what failures leave.
+
+    A fabric that cannot be wired is refused with all reasons.
+    """
+    from mrcd.ctl.commands import fabric_documents as documents
+
+    wanted = documents.wanted(
+        hosts=hosts,
+        planes=planes,
+        radix=radix,
+        evs_per_peer=evs,
+        hosts_per_t0=hosts_per_t0,
+        t1s=t1s,
+        mtu=mtu,
+        name=name,
+        host_name=host_name,
+        prefixes=prefixes,
+    )
+    emit(options, documents.planned(wanted, output, cables), plan_lines, width=terminal_width())
+
+
+@fabric.command(short_help="Print the configuration of switches.")
+@_file
+@_format
+@click.option("--switch", metavar="NAME", help="Print that of one switch: t0-PLANE-NUMBER or t1-PLANE-NUMBER.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Write a file for each switch (or for that of --switch) there.",
+)
+@common
+@click.pass_obj
+def config(options: Options, file: Path | None, format_: str, switch: str | None, output: Path | None) -> None:
+    """Print the configuration of a switch, or write those of all switches into a directory.
+
+    It is made from the cluster file: the uSID, per port the address, MTU and routes, and at T0s a filter that forwards
+    from each host its own plane address only. FILE defaults to mrcd's cluster file.
+    """
+    from mrcd.ctl.commands import fabric_documents as documents
+
+    if switch is None and output is None:
+        raise UsageError(
+            "a cluster has many switches: name one, or a directory",
+            hint="--switch t0-0-0 prints one; --output DIRECTORY writes a file for each",
+        )
+    try:
+        document = documents.configured(file or default_file(), format_, switch, output)
+    except OSError as e:
+        raise MachineError(f"{e.filename or output}: {e.strerror}") from None
+    emit(options, document, written_lines)
+
+
+@fabric.command(short_help="Check the configurations of all switches.")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@_file
+@_format
+@click.option(
+    "--evs",
+    type=click.IntRange(min=1),
+    default=DEFAULT_EVS,
+    show_default=True,
+    metavar="N",
+    help="Follow about so many EVs, between random hosts.",
+)
+@common
+@click.pass_context
+def check(ctx: click.Context, directory: Path, file: Path | None, format_: str, evs: int) -> None:
+    """Check the configurations in DIRECTORY, as `mrcctl fabric config --output` writes them, against the cluster file.
+
+    Follows EVs from host to host through what the configurations say, and names all mistakes. Exit code 1 if there
+    are any. FILE defaults to mrcd's cluster file.
+    """
+    from mrcd.ctl.commands import fabric_documents as documents
+
+    options: Options = ctx.find_object(Options) or Options()
+    try:
+        document = documents.checked(file or default_file(), format_, directory, evs)
+    except OSError as e:
+        raise MachineError(f"{e.filename or directory}: {e.strerror}") from None
+    emit(options, document, check_lines, width=terminal_width())
+    ctx.exit(0 if document["correct"] else 1)

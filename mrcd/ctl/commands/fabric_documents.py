@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Makes the documents of `mrcctl fabric`. Imports pydantic and numpy, so commands import it late."""
+
+import csv
+import random
+from collections.abc import Sequence
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+from mrcd.config.cluster_file import load, parse
+from mrcd.errors import MachineError, UsageError
+from mrcd.fabric import failures
+from mrcd.fabric.fabric_plan import FabricPlan, Wanted, plan
+from mrcd.fabric.switches.formats import FORMATS
+from mrcd.fabric.switches.reading import Reading
+from mrcd.fabric.walk import Network
+
+_PEERS_AT_ONCE = 16
+_ADDRESSES_SHARE = 20  # one address for so many EVs
+
+Document = dict[str, Any]
+
+
+def wanted(prefixes: Sequence[str], **numbers: Any) -> Wanted:
+    """Returns what the options ask for. Raises UsageError."""
+    try:
+        networks = tuple(ip_network(prefix) for prefix in prefixes)
+    except ValueError as e:
+        raise UsageError(f"--prefix: {e}", hint="write a prefix as 10.64.0.1/32 or fd00:99::1/128") from None
+    return Wanted(**numbers, prefixes=networks) if networks else Wanted(**numbers)
+
+
+def planned(asked: Wanted, output: Path | None, cables: Path | None) -> Document:
+    """Returns the plan, and writes the cluster file and the cables. Raises UsageError, MachineError."""
+    found = plan(asked)
+    text = found.cluster_file()
+    parse(text, "the planned cluster file")  # the names and prefixes must be possible, too
+    for path, write in ((output, lambda p: p.write_text(text, encoding="utf-8")), (cables, _cables_to(found))):
+        if path is not None:
+            try:
+                write(path)
+            except OSError as e:
+                raise MachineError(f"{path}: {e.strerror}") from None
+    return {
+        "nics": found.nics,
+        "hosts": asked.hosts,
+        "planes": found.planes,
+        "radix": asked.radix,
+        "hosts_per_t0": found.hosts_per_t0,
+        "t0s": found.t0s,
+        "t1s": found.t1s,
+        "switches": found.planes * (found.t0s + found.t1s),
+        "cables": {"host_t0": found.nics, "t0_t1": found.links},
+        "ports_used": {"t0": found.hosts_per_t0 + found.t1s, "t1": found.t0s if found.t1s else 0},
+        "oversubscription_ratio": found.oversubscription,
+        "paths_per_peer": found.planes * max(found.t1s, 1),
+        "evs_per_peer": found.evs_per_peer,
+        "usids": found.usids(),
+        "failures": failures.document(found),
+        "cluster_file": text,
+        "output": str(output) if output else None,
+        "cables_file": str(cables) if cables else None,
+    }
+
+
+def _cables_to(found: FabricPlan) -> Any:
+    def write(path: Path) -> None:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(("lower", "lower_port", "upper", "upper_port"))
+            rows.writerows(found.cables())
+
+    return write
+
+
+def configured(file: Path, format_: str, name: str | None, output: Path | None) -> Document:
+    """Returns the configuration of a switch, or the files into which those of all were written.
+
+    Raises UsageError, ConfigError, OSError.
+    """
+    f = FORMATS[format_]
+    switches = f.switches(load(file))
+    head = {"file": str(file), "format": format_}
+    if output is None:
+        return head | {"switch": name, "text": f.text(switches.switch(name or ""))}
+    names = [name] if name else list(switches.names)
+    output.mkdir(parents=True, exist_ok=True)
+    for each in names:
+        (output / f"{each}.{f.suffix}").write_text(f.text(switches.switch(each)), encoding="utf-8")
+    return head | {"directory": str(output), "files": [f"{each}.{f.suffix}" for each in names]}
+
+
+def checked(file: Path, format_: str, directory: Path, evs: int, seed: int = 0) -> Document:
+    """Follows at least `evs` EVs between random hosts through the files of a directory.
+
+    Raises UsageError, ConfigError, OSError.
+    """
+    f = FORMATS[format_]
+    config = load(file)
+    if config.cluster.encapsulation == "srh":
+        raise UsageError("paths with a routing header are not followed", hint="check a fabric with uSIDs")
+    switches = f.switches(config)
+    wiring = [switches.switch(name) for name in switches.names]
+    readings: dict[str, Reading] = {}
+    for switch in wiring:
+        path = directory / f"{switch.name}.{f.suffix}"
+        try:
+            readings[switch.name] = f.read(path.read_text(encoding="utf-8"))
+        except UsageError as e:
+            raise UsageError(f"{path}: {e.args[0]}", hint=e.hint) from None
+    network = Network(config, wiring, readings)
+    follow(network, len(config.hosts), [s.name for s in wiring], evs, random.Random(seed))
+    result = network.result
+    return {
+        "file": str(file),
+        "format": format_,
+        "directory": str(directory),
+        "switches": len(wiring),
+        "followed": result.followed,
+        "correct": not result.mistakes,
+        "mistakes": [
+            {"mistake": kind, "count": count, "example": result.examples[kind]}
+            for kind, count in result.mistakes.most_common()
+        ],
+    }
+
+
+def follow(network: Network, hosts: int, switches: Sequence[str], evs: int, choose: random.Random) -> None:
+    """Follows at least `evs` EVs between random hosts, and addresses from random switches."""
+    count = 0
+    while network.uses_usids and hosts > 1 and count < evs:
+        source = choose.randrange(hosts)
+        peers = [n for n in choose.sample(range(hosts), min(hosts, _PEERS_AT_ONCE)) if n != source]
+        count += network.follow(source, peers) if peers else 0
+    for _ in range(evs // _ADDRESSES_SHARE if network.uses_usids else evs):
+        network.follow_address(choose.choice(switches), choose.randrange(hosts), choose)

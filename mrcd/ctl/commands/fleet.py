@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Defines the group `mrcctl fleet`: commands about all hosts of the cluster."""
+
+import click
+
+from mrcd.ctl.base import Commands, common
+from mrcd.ctl.commands import fleet_control
+
+
+@click.group(cls=Commands, short_help="Show and control all hosts of the cluster.")
+@common
+def fleet() -> None:
+    """Show and control all hosts of the cluster, by etcd ([fleet] in the cluster file)."""
+
+
+for _command in fleet_control.COMMANDS:
+    fleet.add_command(_command)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Writes the configuration of a switch with Cumulus Linux, as NVUE commands. Pure.
+
+Syntax: NVIDIA's "NVUE Command Reference", segment routing (5.14, Spectrum-4), static routing and ACLs.
+"""
+
+from mrcd.fabric.switches import reading
+from mrcd.fabric.switches.model import Switch
+from mrcd.fabric.switches.reading import Reading
+
+PORT_NAMES = "swp{1}"
+LOCATOR = "MRC"
+_SRV6, _STATIC = "router segment-routing srv6", "router segment-routing static srv6-sid"
+
+
+def text(switch: Switch) -> str:
+    """Returns the configuration as a shell script of nv commands."""
+    lines = [f"system hostname {switch.name}", f"interface lo ip address {switch.own}/128"]
+    if switch.sid:
+        locator = f"{_SRV6} locator {LOCATOR}"
+        lines += [
+            f"{_SRV6} state enabled",
+            f"{locator} prefix {switch.sid}",
+            f"{locator} block-length 32",
+            f"{locator} node-length 16",
+            f"{locator} func-length 0",
+            f"{_STATIC} {switch.sid} locator-name {LOCATOR}",
+            f"{_STATIC} {switch.sid} behavior uN",
+        ]
+    for port in switch.ports:
+        interface = f"interface {port.name}"
+        lines += [f"{interface} link mtu {switch.mtu}", f"{interface} ip address {port.address}/64"]
+        lines += [_route(network, f"{port.next_hop} interface {port.name}") for network in port.networks]
+        if port.source:
+            lines += _filter(port.name, port.source)
+    for network in switch.over_uplinks:
+        lines += [_route(network, f"{port.next_hop} interface {port.name}") for port in switch.uplinks]
+    lines += [_route(network, "blackhole type blackhole") for network in switch.unreachable]
+    title = f"# {switch.name}, for Cumulus Linux 5.14 or newer on Spectrum-4."
+    return "\n".join([title, *(f"nv set {line}" for line in lines), "nv config apply"]) + "\n"
+
+
+def _route(network: str, path: str) -> str:
+    return f"vrf default router static {network} via {path}"
+
+
+def _filter(interface: str, source: str) -> list[str]:
+    acl = f"acl MRC-{interface}"
+    return [
+        f"{acl} type ipv6",
+        f"{acl} rule 10 match ip source-ip {source}/128",
+        f"{acl} rule 10 action permit",
+        f"{acl} rule 20 match ip source-ip fe80::/10",
+        f"{acl} rule 20 action permit",
+        f"{acl} rule 30 match ip source-ip ANY",
+        f"{acl} rule 30 action deny",
+        f"interface {interface} {acl} inbound",
+    ]
+
+
+def read(text: str) -> Reading:
+    """Reads a configuration back. Raises UsageError for a line that is not understood."""
+    found = Reading()
+    locators: dict[str, str] = {}
+    rules: dict[str, dict[int, list[str]]] = {}  # ACL → number → source, action
+
+    def line(words: list[str]) -> None:
+        match words[2:]:
+            case ["system", "hostname", _] | ["acl", _, "type", "ipv6"] | ["apply"]:
+                pass
+            case ["router", "segment-routing", "srv6", "state", "enabled"]:
+                pass
+            case ["router", "segment-routing", "srv6", "locator", name, "prefix", prefix]:
+                locators[name] = prefix
+            case ["router", "segment-routing", "srv6", "locator", _, key, length]:
+                if {"block-length": "32", "node-length": "16", "func-length": "0"}[key] != length:
+                    raise ValueError(words)
+            case ["router", "segment-routing", "static", "srv6-sid", sid, "locator-name", name]:
+                if locators[name] != sid:
+                    raise ValueError(words)
+            case ["router", "segment-routing", "static", "srv6-sid", sid, "behavior", behavior]:
+                found.sids[sid] = behavior
+            case ["interface", interface, "link", "mtu", mtu]:
+                found.mtus[interface] = int(mtu)
+            case ["interface", interface, "ip", "address", address]:
+                found.address(interface, address)
+            case ["interface", interface, "acl", acl, "inbound"]:
+                _apply(found, interface, rules[acl])
+            case ["vrf", "default", "router", "static", prefix, "via", next_hop, "interface", interface]:
+                found.route(prefix, next_hop, interface)
+            case ["vrf", "default", "router", "static", prefix, "via", "blackhole", "type", "blackhole"]:
+                found.routes[prefix] = []
+            case ["acl", acl, "rule", number, "match", "ip", "source-ip", source]:
+                rules.setdefault(acl, {})[int(number)] = [source]
+            case ["acl", acl, "rule", number, "action", action]:
+                rules[acl][int(number)].append(action)
+            case _:
+                raise ValueError(words)
+
+    reading.lines(text, line, "#")
+    return found
+
+
+def _apply(found: Reading, interface: str, rules: dict[int, list[str]]) -> None:
+    for source, action in (rules[number] for number in sorted(rules)):
+        if action == "permit":
+            found.permit(interface, source)
+        elif source == "ANY":
+            found.filtered.add(interface)
+        else:
+            raise ValueError(f"{action} {source}")

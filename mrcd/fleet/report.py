@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Makes the report of a host, and from the reports of all hosts the documents of `mrcctl fleet`. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mrcd import __version__
+from mrcd.denials import policy
+from mrcd.denials.policy import Denial, Target
+from mrcd.fleet.keys import Wanted
+from mrcd.fleet.source import FileSource
+from mrcd.versions import SCHEMA_VERSION
+
+Document = dict[str, Any]
+
+_COUNTED = ("evs", "in_flight_packets", "unreported_evs", "lost_packets")
+
+
+def file_part(source: FileSource) -> Document:
+    """Return which cluster file a host runs, and which one it refuses. `generation` is None for the host's own file."""
+    file = source.running.file if source.running else None
+    refusal = source.refusal
+    return {
+        "generation": file.generation if file else None,
+        "sha256": source.sha256,
+        "refused": {"generation": refusal.file.generation, "why": refusal.why} if refusal else None,
+    }
+
+
+def document(host: str, source: FileSource, denials: Sequence[Document], refused: Mapping[Target, str]) -> Document:
+    """Return the report of a host: its version, its file, and what it makes of the fleet-wide denials."""
+    return {
+        "host": host,
+        "version": __version__,
+        "file": file_part(source),
+        "denials": list(denials),
+        "refused_denials": [{"target": str(t), "why": why} for t, why in refused.items()],
+    }
+
+
+def fleet(wanted: Wanted, reports: Mapping[str, Document], hosts: Iterable[str], now: float) -> Document:
+    """Return the document of GET /v1/fleet.
+
+    `hosts` are those of the cluster file. A host without a report is away: it is down, or does not reach etcd. A
+    report of a host that the file does not name is shown too.
+    """
+    names = dict.fromkeys([*hosts, *sorted(reports)])
+    file = wanted.file
+    states = [_host(name, reports.get(name), file.generation if file else None) for name in names]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "file": {"generation": file.generation, "sha256": file.sha256} if file else None,
+        "hosts": states,
+        "denials": [_denial(d, reports, names, now) for d in wanted.denials.values()],
+        "unreadable": [{"key": key, "why": why} for key, why in wanted.unreadable.items()],
+    }
+
+
+def _host(name: str, report: Document | None, generation: int | None) -> Document:
+    if report is None:
+        part: Document = {"generation": None, "sha256": None, "refused": None}
+        return {"host": name, "state": "away", "version": None, **part, "denials": []}
+    part = report["file"]
+    refused = part["refused"]
+    if generation is None or part["generation"] == generation:
+        state = "current"
+    else:
+        state = "refuses" if refused and refused["generation"] == generation else "behind"
+    denied = [d["target"] for d in report["denials"]]
+    return {"host": name, "state": state, "version": report["version"], **part, "denials": denied}
+
+
+def _denial(d: Denial, reports: Mapping[str, Document], names: Iterable[str], now: float) -> Document:
+    """Return a fleet-wide denial with what the hosts say about it."""
+    target = str(d.target)
+    found = {name: entry for name, r in reports.items() for entry in r["denials"] if entry["target"] == target}
+    refused = {name: e["why"] for name, r in reports.items() for e in r["refused_denials"] if e["target"] == target}
+    totals = {key: sum(entry[key] or 0 for entry in found.values()) for key in _COUNTED}
+    return policy.brief(d, d.left_s(now)) | {
+        "hosts": len(list(names)),
+        "denied_hosts": len(found),
+        "drained_hosts": sum(entry["empty"] for entry in found.values()),
+        "waiting_hosts": [name for name in names if name not in found and name in reports and name not in refused],
+        "not_empty_hosts": [name for name, entry in found.items() if not entry["empty"]],
+        "away_hosts": [name for name in names if name not in reports],
+        "refused": [{"host": name, "why": why} for name, why in refused.items()],
+        **totals,
+    }

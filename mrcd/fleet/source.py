@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Chooses the cluster file of a host: its own, or that from etcd. Keeps the latter on disk for the next start.
+
+[fleet] is always read from the host's own file: a file from etcd cannot lead hosts away from their etcd.
+"""
+
+import asyncio
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrcd.config import cluster_file
+from mrcd.config.cluster_file import Config
+from mrcd.config.fleet import Fleet
+from mrcd.denials import file as denials_file
+from mrcd.errors import ConfigError, MrcdError
+from mrcd.fleet.keys import FleetFile, digest
+
+log = logging.getLogger("mrcd.fleet.source")
+
+FILE = "fleet.toml"
+_HEAD = re.compile(r"# mrcd wrote this: generation (\d+) in etcd cluster (\d+)\n")
+
+
+class NoFile(ConfigError):
+    """The host's own file has nothing but [fleet], and no file from etcd is on its disk."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration, and the file from etcd that it is of; None: the host's own file."""
+
+    config: Config
+    text: str
+    file: FleetFile | None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A file from etcd that this host does not run, and why."""
+
+    file: FleetFile
+    why: str
+
+
+class FileSource:
+    """The files of one host.
+
+    `path` is its own file. `wanted` is the newest file from etcd, `refusal` tells whether the host refuses it;
+    `cluster` is the id of the etcd cluster, "" if none was ever read.
+    """
+
+    def __init__(self, path: Path, state_dir: Path) -> None:
+        self.path, self.kept_path = path, state_dir / FILE
+        self.fleet = Fleet()
+        self.changed = asyncio.Event()  # set when a configuration is adopted
+        self.cluster, self.wanted = self._kept()
+        self.running: Loaded | None = None
+        self.refusal: Refusal | None = None
+        self._on_disk = self.cluster, self.wanted
+
+    def load(self) -> Loaded:
+        """Return the configuration to run, out of the newest files. Raises ConfigError."""
+        own = cluster_file.read(self.path)
+        fleet, has_more = cluster_file.parse_fleet(own, str(self.path))
+        if fleet.etcd and self.wanted is not None:
+            wanted = self.wanted
+            config = cluster_file.parse(wanted.text, f"generation {wanted.generation} in etcd")
+            return Loaded(config.model_copy(update={"fleet": fleet}), wanted.text, wanted)
+        if fleet.etcd and not has_more:
+            raise NoFile(
+                f"{self.path} has only [fleet], and etcd has not given this host a cluster file yet",
+                hint="`mrcctl fleet put FILE` on another host, or give this host the whole file",
+            )
+        return Loaded(cluster_file.parse(own, str(self.path)), own, None)
+
+    def read(self, text: str) -> Config:
+        """Return the configuration of a text as it would be if etcd had it. Raises ConfigError."""
+        return cluster_file.parse(text, "the file").model_copy(update={"fleet": self.fleet})
+
+    def follow(self, cluster: str, file: FleetFile | None) -> bool:
+        """Note what etcd has: None, if the key was deleted or never there. Returns whether it has a new file."""
+        self.cluster = cluster
+        self.wanted = file or self.wanted
+        return file is not None and self.has_news
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the newest file from etcd neither runs nor was refused."""
+        before = self.refusal.file if self.refusal else self.running.file if self.running else None
+        return self.wanted is not None and self.wanted != before
+
+    def adopted(self, loaded: Loaded) -> None:
+        """Note that this configuration runs, and keep its file. A file on disk goes with the last endpoint of etcd."""
+        self.running, self.fleet = loaded, loaded.config.fleet
+        if loaded.file is not None and loaded.file == self.wanted:
+            self.refusal = None
+        self.keep()
+        self.changed.set()
+
+    def refused(self, why: str) -> None:
+        """Note that this host does not run the newest file from etcd."""
+        if self.wanted is not None:
+            self.refusal = Refusal(self.wanted, why)
+
+    def keep(self) -> None:
+        """Write the running file to the disk if it is not there. Logs errors: the file is in force all the same."""
+        if not self.fleet.etcd:
+            self.cluster, self.wanted, self.refusal = "", None, None
+        file = self.running.file if self.running else None
+        if self._on_disk == (self.cluster, file):
+            return
+        try:
+            if self.cluster:
+                head = (
+                    f"# mrcd wrote this: generation {file.generation if file else 0} in etcd cluster {self.cluster}\n"
+                )
+                denials_file.replace(self.kept_path, head + (file.text if file else ""))
+            else:
+                self.kept_path.unlink(missing_ok=True)
+        except (MrcdError, OSError) as e:
+            log.error("a restart without etcd would take an older cluster file: %s", e)
+        else:
+            self._on_disk = self.cluster, file
+
+    @property
+    def running_path(self) -> Path:
+        """Return the path of the file that runs: its own, or the copy of that from etcd."""
+        return self.kept_path if self.running and self.running.file else self.path
+
+    @property
+    def sha256(self) -> str:
+        """Return the digest of the file that runs."""
+        return digest(self.running.text) if self.running else ""
+
+    def _kept(self) -> tuple[str, FleetFile | None]:
+        try:
+            text = self.kept_path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return "", None
+        except (OSError, UnicodeDecodeError) as e:
+            log.error("%s: %s: mrcd starts with the file of this host", self.kept_path, e)
+            return "", None
+        head = _HEAD.match(text)
+        if head is None:
+            log.error("%s: it does not begin as mrcd writes it: mrcd starts with the file of this host", self.kept_path)
+            return "", None
+        generation = int(head[1])
+        return head[2], FleetFile(generation, text[head.end() :]) if generation else None

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Watches a lab with Prometheus and Alertmanager, by mrcd's rules with shorter durations.
+
+An alert is written as its name, its severity, and its other labels: `MrcFault critical target=t1:1:2`. The label
+`instance` has the host's name.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.cluster.api import Lab
+from labkit.cluster.patience import wait_for
+from labkit.monitoring.alertmanager import Alertmanager, Notice
+from labkit.monitoring.prometheus import Prometheus
+from labkit.monitoring.rules import Pace, write_shortened
+
+_SCRAPED_S = 30.0
+
+
+@dataclass(frozen=True)
+class WatchedLab:
+    """A lab whose hosts Prometheus scrapes, and whose alerts arrive in the inbox of Alertmanager."""
+
+    lab: Lab
+    prometheus: Prometheus
+    alertmanager: Alertmanager
+
+    def name(self, labels: Mapping[str, str]) -> str:
+        """Returns an alert in the words of this module."""
+        left = {k: v for k, v in labels.items() if k != "job"}
+        head = [left.pop("alertname"), left.pop("severity")]
+        if "instance" in left:
+            left["instance"] = self.prometheus.host(left["instance"])
+        return " ".join([*head, *(f"{k}={v}" for k, v in sorted(left.items()))])
+
+    def firing(self) -> set[str]:
+        """Returns the alerts of which Alertmanager has sent that they fire, and not yet that they are over."""
+        return {self.name(notice.labels) for notice in self.alertmanager.inbox.now()}
+
+    def pending(self) -> set[str]:
+        """Returns the alerts that fire soon, unless their condition ends."""
+        alerts = self.prometheus.get("alerts")["alerts"]
+        return {self.name(alert["labels"]) for alert in alerts if alert["state"] == "pending"}
+
+    def fired(self, first: int) -> dict[str, Notice]:
+        """Returns the alerts that have fired, but for the first ones."""
+        return {self.name(notice.labels): notice for notice in self.alertmanager.inbox.fired[first:]}
+
+
+@contextlib.contextmanager
+def watched(lab: Lab, directory: Path, pace: Pace) -> Iterator[WatchedLab]:
+    """A block in which a lab that is up is watched. Raises MachineError."""
+    places = {name: directory / name for name in ("rules", "alertmanager", "prometheus")}
+    for place in places.values():
+        place.mkdir()
+    write_shortened(places["rules"], pace)
+    hosts = list(lab.fabric.hosts)
+    with (
+        Alertmanager(places["alertmanager"]) as alertmanager,
+        Prometheus(
+            lab,
+            hosts,
+            places["prometheus"],
+            rules=places["rules"],
+            alertmanager=alertmanager.address,
+            scrape_s=pace.scrape_s,
+        ) as prometheus,
+    ):
+        pairs = len(hosts) * (len(hosts) - 1)
+        query = f"count(mrc_build_info) == {len(hosts)} and sum(mrc_peer_reachable) == {pairs}"
+        wait_for("Prometheus has scraped all hosts", lambda: bool(prometheus.query(query)), _SCRAPED_S)
+        yield WatchedLab(lab, prometheus, alertmanager)

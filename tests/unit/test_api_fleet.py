@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests the API of the fleet: what is written to etcd, and what is refused before."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+
+from mrcd.api.fleet import FleetApi
+from mrcd.api.server import errors
+from mrcd.ctl.client import Client, Json
+from mrcd.daemon.daemon import Daemon
+from mrcd.daemon.reload import Reloader
+from mrcd.denials import file, policy
+from mrcd.errors import UsageError
+from mrcd.fleet.keys import Keys
+from mrcd.fleet.source import FileSource
+from tests.unit.arrays import TEXT
+from tests.unit.memory_etcd import MemoryEtcd
+from tests.unit.test_denial_control import Host
+
+KEYS = Keys("/mrcd")
+T1 = policy.parse(["t1:1:2"])
+
+
+class Fleet:
+    """The API of h0 over a unix socket, and an etcd."""
+
+    def __init__(self, directory: Path) -> None:
+        self.host, self.etcd, self._directory = Host(directory / file.FILE), MemoryEtcd(), directory
+        daemon = cast(
+            Daemon,
+            SimpleNamespace(denials=self.host.control, plan=self.host.bench.plan, detached=False),
+        )
+        member: Any = SimpleNamespace(connected=lambda: (self.etcd, KEYS), brief=lambda: {"etcd": []})
+        self._api = FleetApi(daemon, Reloader(daemon, FileSource(directory / "mrcd.toml", directory)), member)
+
+    def ask(self, request: Callable[[Client], Json]) -> Json:
+        """Returns the answer to a request, or its error."""
+
+        def answered() -> Json:
+            try:
+                return request(Client(self._directory, 5))
+            except UsageError as e:
+                return e
+
+        async def scenario() -> Json:
+            app = web.Application(middlewares=[errors])
+            app.add_routes(self._api.routes())
+            runner = web.AppRunner(app)
+            await runner.setup()
+            await web.UnixSite(runner, str(self._directory / "mrcd.sock")).start()
+            try:
+                return await asyncio.to_thread(answered)
+            finally:
+                await runner.cleanup()
+
+        return asyncio.run(scenario())
+
+    def post(self, path: str, **body: Any) -> Json:
+        """Returns the answer to a POST."""
+        return self.ask(lambda client: client.post(f"/v1/fleet/{path}", body))
+
+    def denial(self) -> policy.Denial:
+        """Returns the denial of T1 in etcd."""
+        return KEYS.wanted(self.etcd.values).denials[T1]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path)
+
+
+def test_a_denial_is_written_with_its_end_and_its_author(fleet: Fleet) -> None:
+    answer = fleet.post("deny", target=["t1:1:2"], **{"for": "2h"}, reason="fan", drain=True)
+    assert (answer["target"], answer["refused"]) == ("t1:1:2", False)
+    found = fleet.denial()
+    assert found.until is not None
+    assert (found.until - found.since, found.reason, found.drain, found.host) == (7200, "fan", True, "h0")
+    assert fleet.etcd.leases == {KEYS.denial(T1): 7260}
+    assert fleet.host.denied() == set()  # the watch applies it
+
+
+def test_a_repeated_denial_keeps_its_end_and_its_reason(fleet: Fleet) -> None:
+    fleet.post("deny", target=["t1:1:2"], **{"for": "2h"}, reason="fan")
+    first = fleet.denial()
+    fleet.post("deny", target=["t1:1:2"])
+    again = fleet.denial()
+    assert again.until == pytest.approx(first.until, abs=2)
+    assert again.reason == "fan"
+    fleet.post("deny", target=["t1:1:2"], **{"for": "always"})
+    assert fleet.denial().until is None
+    assert fleet.etcd.leases == {KEYS.denial(T1): 0}
+
+
+def test_a_denial_that_this_host_would_refuse_is_not_written(fleet: Fleet) -> None:
+    answer = fleet.post("deny", target=["plane:9"])
+    assert (answer["refused"], answer["message"]) == (
+        True,
+        "plane:9 is not denied: h0 would refuse it: there is no plane 9",
+    )
+    assert not fleet.etcd.values
+
+
+def test_an_allow_ends_the_denials_within_its_target(fleet: Fleet) -> None:
+    for word in ("t1:1:2", "t1:1:1", "t1:0:1"):
+        fleet.post("deny", target=[word])
+    assert sorted(fleet.post("allow", target=["plane:1"])["ended"]) == ["t1:1:1", "t1:1:2"]
+    assert fleet.post("allow", target=["plane:1"])["message"] == "no fleet-wide denial to end"
+    assert fleet.post("allow", all=True)["ended"] == ["t1:0:1"]
+    assert not fleet.etcd.values
+
+
+def test_a_file_is_written_if_this_host_could_run_it(fleet: Fleet) -> None:
+    answer = fleet.post("file", text=TEXT + "[health]\noverdue_ms = 11\n")
+    assert [s["key"] for s in answer["settings"]] == ["health.overdue_ms"]
+    assert fleet.ask(lambda c: c.get("/v1/fleet/file"))["generation"] == answer["generation"]
+    assert "mrcctl fleet get" in fleet.post("file", text=TEXT, if_generation=answer["generation"] + 1).hint
+    assert fleet.post("file", text=TEXT, if_generation=answer["generation"])["changed"] is False
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TEXT + "[cluster2]\n", "cluster2: unknown key"),
+        (TEXT.replace('"h0"', '"hx"'), "no host named 'h0'"),
+        (TEXT.replace("[cluster]", "[cluster]\nudp_port = 4798"), "cluster.udp_port must be equal on all hosts"),
+        (TEXT + f"# 1 {'0aF3' * 16}\n", "has what looks like a secret"),
+        (TEXT + "# -----BEGIN EC PRIVATE KEY-----\n", "has what looks like a secret"),
+    ],
+)
+def test_a_file_that_no_host_should_run_is_not_written(fleet: Fleet, text: str, message: str) -> None:
+    error = fleet.post("file", text=text)
+    assert message in str(error)
+    assert "0aF3" not in str(error)
+    assert not fleet.etcd.values
+
+
+def test_a_setting_of_all_hosts_is_written_with_force(fleet: Fleet) -> None:
+    text = TEXT.replace("[cluster]", "[cluster]\nudp_port = 4798")
+    assert fleet.post("file", text=text, force=True)["all_hosts"] == ["cluster.udp_port"]
+
+
+def test_without_a_file_in_etcd_none_is_returned(fleet: Fleet) -> None:
+    assert "etcd has no cluster file" in str(fleet.ask(lambda c: c.get("/v1/fleet/file")))
+    assert fleet.ask(lambda c: c.get("/v1/fleet"))["file"] is None

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests what is read out of etcd's keys, the documents made of all hosts' reports, and what mrcctl says of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrcd.ctl.documents import fleet as documents
+from mrcd.denials import policy
+from mrcd.denials.policy import Denial
+from mrcd.fleet import report
+from mrcd.fleet.etcd import Value
+from mrcd.fleet.keys import FleetFile, Keys, denial_value, report_value
+from mrcd.fleet.source import FileSource, Loaded, Refusal
+from tests.unit.test_fleet_source import OWN
+
+KEYS = Keys("/mrcd")
+T1 = policy.parse(["t1:1:2"])
+NOW = 1e9
+HOSTS = ["h0", "h1", "h2"]
+
+
+def denial() -> Denial:
+    return Denial(T1, NOW, reason="fan", uid=0, host="h0")
+
+
+def values(**of_hosts: dict[str, Any]) -> dict[str, Value]:
+    """Returns the keys of a file of generation 7, a denial of T1, and reports of hosts."""
+    found = {KEYS.file: Value(b"text", 7), KEYS.denial(T1): Value(denial_value(denial()), 8)}
+    return found | {KEYS.host(name): Value(report_value(r), 9) for name, r in of_hosts.items()}
+
+
+def said(
+    generation: int | None = 7, refused: str | None = None, *, in_flight: int = 0, denies: bool = True, why: str = ""
+) -> dict[str, Any]:
+    """Returns the report of a host. `why`: it refuses the denial."""
+    counts = {"evs": 2, "in_flight_packets": in_flight, "unreported_evs": 0, "lost_packets": 0, "empty": not in_flight}
+    return {
+        "host": "h",
+        "version": "0.1.0",
+        "file": {
+            "generation": generation,
+            "sha256": "abc",
+            "refused": {"generation": 7, "why": refused} if refused else None,
+        },
+        "denials": [{"target": "t1:1:2"} | counts] if denies and not why else [],
+        "refused_denials": [{"target": "t1:1:2", "why": why}] if why else [],
+    }
+
+
+def document(**of_hosts: dict[str, Any]) -> dict[str, Any]:
+    found = values(**of_hosts)
+    return report.fleet(KEYS.wanted(found), KEYS.reports(found), HOSTS, NOW) | {"connected": "http://e:2379"}
+
+
+# ---- keys ----
+
+
+def test_what_is_wanted_is_read_from_the_keys() -> None:
+    wanted = KEYS.wanted(values() | {"/mrcd/want/other": Value(b"", 1), "/mrcd/hosts/h0": Value(b"", 1)})
+    assert wanted.file == FleetFile(7, "text")
+    assert wanted.denials == {T1: denial()}
+    assert not wanted.unreadable
+
+
+@pytest.mark.parametrize(
+    ("key", "data", "why"),
+    [
+        (KEYS.file, b"\xff", "utf-8"),
+        (KEYS.denial(T1), b"{", "Expecting"),
+        (KEYS.denial(T1), b"[" * 100_000, "recursion"),
+        (KEYS.denial(T1), b'{"schema_version": 2}', "not a document of version 1"),
+        (KEYS.denial(T1), b'{"schema_version": 1}', "denial"),
+        (KEYS.denial(T1), b'{"schema_version": 1, "denial": {"target": ["t1"]}}', "lacks the field"),
+        (KEYS.denial(policy.parse(["plane:1"])), denial_value(denial()), "it is about t1:1:2"),
+    ],
+)
+def test_a_key_that_cannot_be_read_is_named_and_hides_no_other(key: str, data: bytes, why: str) -> None:
+    good = {KEYS.denial(policy.parse(["plane:0"])): Value(denial_value(denial_of("plane:0")), 1)}
+    wanted = KEYS.wanted(good | {key: Value(data, 2)})
+    assert list(wanted.denials) == [policy.parse(["plane:0"])]
+    assert why in wanted.unreadable[key]
+
+
+def denial_of(word: str) -> Denial:
+    return Denial(policy.parse([word]), NOW)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"schema_version": 2}',
+        b'{"schema_version": 1}',
+        report_value(said() | {"denials": [{"target": "t1:1:2"}]}),
+        report_value(said() | {"file": {"generation": "7"}}),
+        report_value(said() | {"denials": "t1:1:2"}),
+    ],
+)
+def test_a_report_that_is_none_is_left_out(data: bytes) -> None:
+    assert KEYS.reports({KEYS.host("h0"): Value(data, 1)}) == {}
+
+
+def test_a_report_cannot_control_the_terminal() -> None:
+    (found,) = KEYS.reports({KEYS.host("h0"): Value(report_value(said(5, "\x1b[2Jbad\n")), 1)}).values()
+    assert found["file"]["refused"]["why"] == "?[2Jbad?"
+
+
+# ---- the reports ----
+
+
+def test_a_host_reports_its_file_and_what_it_refuses(tmp_path: Path) -> None:
+    source = FileSource(tmp_path / "mrcd.toml", tmp_path)
+    source.running = Loaded(source.read(OWN), OWN, FleetFile(7, OWN))
+    source.refusal = Refusal(FleetFile(8, "x"), "bad")
+    found = report.document("h0", source, [], {T1: "no"})
+    assert (found["host"], found["file"]["generation"]) == ("h0", 7)
+    assert found["file"]["refused"] == {"generation": 8, "why": "bad"}
+    assert found["refused_denials"] == [{"target": "t1:1:2", "why": "no"}]
+    assert json.loads(report_value(found))["file"]["sha256"] == FleetFile(7, OWN).sha256
+
+
+def test_the_states_of_hosts() -> None:
+    found = document(h0=said(), h1=said(5, "bad"), h9=said(6))
+    assert {h["host"]: h["state"] for h in found["hosts"]} == {
+        "h0": "current",
+        "h1": "refuses",
+        "h2": "away",
+        "h9": "behind",
+    }
+
+
+def test_a_refusal_of_an_older_file_is_no_refusal_of_this_one() -> None:
+    old = said(5, "bad")
+    old["file"]["refused"]["generation"] = 6
+    assert document(h0=old)["hosts"][0]["state"] == "behind"
+
+
+def test_without_a_file_in_etcd_no_host_is_behind() -> None:
+    found = {KEYS.host(h): Value(report_value(said(None)), 1) for h in HOSTS}
+    doc = report.fleet(KEYS.wanted(found), KEYS.reports(found), HOSTS, NOW) | {"connected": "http://e:2379"}
+    assert {h["state"] for h in doc["hosts"]} == {"current"}
+    assert documents.wrong(doc) == ""
+    assert "file        none in etcd: each host runs its own" in documents.fleet_lines(doc, all_=False, colour=False)
+
+
+def test_the_totals_of_a_denial() -> None:
+    (d,) = document(h0=said(), h1=said(in_flight=3), h2=said(why="too few"))["denials"]
+    assert (d["hosts"], d["denied_hosts"], d["drained_hosts"], d["in_flight_packets"]) == (3, 2, 1, 3)
+    assert (d["waiting_hosts"], d["away_hosts"], d["not_empty_hosts"]) == ([], [], ["h1"])
+    assert d["refused"] == [{"host": "h2", "why": "too few"}]
+
+
+# ---- progress ----
+
+
+@pytest.mark.parametrize(
+    ("hosts", "text", "done", "why"),
+    [
+        ([said(), said(), said()], "3 of 3 hosts drained, 0 packets left, 0 lost", True, []),
+        ([said(), said(in_flight=9), said()], "2 of 3 hosts drained, 9 packets left", False, ["in flight from h1"]),
+        ([said(), said(denies=False), said()], "2 of 3 hosts drained, 0 packets", False, ["not denied yet: h1"]),
+        ([said(), said()], "2 of 3 hosts drained, 0 packets left", False, ["away, down or without etcd: h2"]),
+        ([said(), said(), said(why="few")], "2 of 3 hosts", False, ["h2 refuses to deny t1:1:2: few"]),
+    ],
+)
+def test_a_drain_is_done_when_every_host_says_that_nothing_is_left(
+    hosts: list[dict[str, Any]], text: str, done: bool, why: list[str]
+) -> None:
+    found = documents.drained(document(**dict(zip(HOSTS, hosts, strict=False))), "t1:1:2")
+    assert found.text.startswith(text)
+    assert (found.done, len(found.why)) == (done, len(why))
+    assert all(want in have for want, have in zip(why, found.why, strict=True))
+
+
+def test_a_denial_is_done_when_every_host_denies() -> None:
+    assert documents.denied(document(h0=said(), h1=said(in_flight=9), h2=said()), "t1:1:2").done
+    assert documents.denied(document(h0=said(), h1=said()), "t1:1:2").text == "2 of 3 hosts deny it"
+    gone = documents.denied(document(), "plane:0")
+    assert (gone.done, gone.text) == (False, "plane:0 is no longer in etcd: it was allowed, or has expired")
+    assert documents.drained(document(), "plane:0") == gone
+
+
+def test_an_allow_is_done_when_no_host_denies() -> None:
+    free = said(denies=False)
+    assert documents.allowed(document(h0=free, h1=free, h2=free), ["t1:1:2"]).done
+    late = documents.allowed(document(h0=free, h1=said()), ["t1:1:2"])
+    assert (late.text, late.why) == (
+        "1 of 3 hosts allow it",
+        ["still denied on h1", "away, down or without etcd: h2"],
+    )
+    assert documents.allowed(document(h0=said(), h1=free, h2=free), ["plane:0"]).done
+
+
+def test_a_file_is_adopted_when_every_host_runs_it() -> None:
+    assert documents.adopted(document(h0=said(), h1=said(), h2=said()), 7).done
+    late = documents.adopted(document(h0=said(), h1=said(5, "bad"), h2=said(6)), 7)
+    assert (late.text, late.why) == (
+        "1 of 3 hosts run generation 7",
+        ["h1 refuses the cluster file: bad", "behind: h2"],
+    )
+    assert documents.adopted(document(h0=said()), 6).text == "generation 7 was put meanwhile"
+
+
+def test_hosts_that_refuse_for_one_reason_share_a_line() -> None:
+    many = {f"g{n}": said(5, "bad") for n in range(8)} | {"g8": said(5, "worse")}
+    found = documents.wrong(document(**many))
+    assert "g0, g1, g2, g3, g4 and 3 more refuse the cluster file: bad; g8 refuses the cluster file: worse" in found
+    lines = documents.fleet_lines(document(**many), all_=False, colour=False)
+    assert lines[2] == "hosts       0 of 12 run it, 9 refusing it, 3 away"

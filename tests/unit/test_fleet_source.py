@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests which cluster file a host runs: its own, or that from etcd, also after a restart."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mrcd.config.fleet import base_url
+from mrcd.denials import policy
+from mrcd.denials.policy import Denial
+from mrcd.errors import ConfigError, MachineError, MrcdError
+from mrcd.fleet import start
+from mrcd.fleet.etcd import EtcdAway, Snapshot, Value
+from mrcd.fleet.keys import FleetFile, Keys, Wanted, denial_value
+from mrcd.fleet.member import FleetMember
+from mrcd.fleet.source import FILE, FileSource, NoFile
+from tests.cluster_files import TWO, host
+
+FLEET = '[fleet]\netcd = ["https://e1:2379"]\n'
+OWN = FLEET + TWO
+NEW = TWO + host(2)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A host's own file, which names an etcd."""
+    path = tmp_path / "mrcd.toml"
+    path.write_text(OWN)
+    return path
+
+
+def source_of(path: Path) -> FileSource:
+    return FileSource(path, path.parent)
+
+
+def adopt(source: FileSource) -> None:
+    source.adopted(source.load())
+
+
+def names(source: FileSource) -> list[str]:
+    return [h.name for h in source.load().config.hosts]
+
+
+def test_a_host_runs_its_own_file_until_etcd_has_one(path: Path) -> None:
+    source = source_of(path)
+    assert names(source) == ["h0", "h1"]
+    adopt(source)
+    assert not source.follow("1", None)
+    assert source.follow("1", FleetFile(5, NEW))
+    assert names(source) == ["h0", "h1", "h2"]
+    adopt(source)
+    assert not source.follow("1", FleetFile(5, NEW))
+    assert source.follow("1", FleetFile(6, NEW))
+    assert source.running_path == path.parent / FILE
+
+
+def test_the_file_from_etcd_survives_a_restart_and_a_deleted_key(path: Path) -> None:
+    source = source_of(path)
+    source.follow("12", FleetFile(5, NEW))
+    adopt(source)
+    again = source_of(path)
+    assert (again.cluster, again.wanted) == ("12", FleetFile(5, NEW))
+    assert names(again) == ["h0", "h1", "h2"]
+    adopt(again)
+    assert not again.follow("12", None)
+    assert names(again) == ["h0", "h1", "h2"]
+
+
+def test_fleet_is_read_from_the_host_s_own_file_only(path: Path) -> None:
+    source = source_of(path)
+    source.follow("1", FleetFile(5, '[fleet]\netcd = ["https://evil:1"]\n' + TWO))
+    assert source.load().config.fleet.etcd == ["https://e1:2379"]
+    source.follow("1", FleetFile(6, TWO))
+    assert source.load().config.fleet.etcd == ["https://e1:2379"]
+
+
+def test_a_host_that_leaves_the_fleet_forgets_its_file(path: Path) -> None:
+    source = source_of(path)
+    source.follow("1", FleetFile(5, NEW))
+    adopt(source)
+    path.write_text(TWO)
+    assert names(source) == ["h0", "h1"]
+    adopt(source)
+    assert not (path.parent / FILE).exists()
+    assert (source.cluster, source.wanted, source_of(path).wanted) == ("", None, None)
+
+
+def test_a_refused_file_is_tried_again_only_if_it_changes(path: Path) -> None:
+    source = source_of(path)
+    adopt(source)
+    source.follow("1", FleetFile(5, "bad ["))
+    with pytest.raises(ConfigError, match="generation 5 in etcd: not valid TOML"):
+        source.load()
+    source.refused("not valid")
+    assert not source.follow("1", FleetFile(5, "bad ["))
+    assert source.refusal
+    assert source_of(path).wanted is None  # only what has run is kept
+    assert source.follow("1", FleetFile(6, NEW))
+    adopt(source)
+    assert source.refusal is None
+
+
+@pytest.mark.parametrize("text", ["", "[cluster]\n", "# mrcd wrote this: generation x in etcd cluster 1\n", b"\xff"])
+def test_a_damaged_copy_is_ignored(path: Path, text: str | bytes, caplog: pytest.LogCaptureFixture) -> None:
+    (path.parent / FILE).write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert names(source_of(path)) == ["h0", "h1"]
+    assert "mrcd starts with the file of this host" in caplog.text
+
+
+def test_a_copy_that_cannot_be_written_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = FileSource(path, path / "no directory")
+    source.follow("1", FleetFile(5, NEW))
+    adopt(source)
+    assert source.running
+    assert source.running.file == FleetFile(5, NEW)
+    assert "a restart without etcd would take an older cluster file" in caplog.text
+
+
+# ---- the start ----
+
+
+class StandIn:
+    """An etcd with one file, or none that answers."""
+
+    file: FleetFile | None = None
+    is_away = False
+
+    def __init__(self, fleet: object) -> None:
+        pass
+
+    async def __aenter__(self) -> "StandIn":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def read(self, prefix: str) -> Snapshot:
+        if self.is_away:
+            raise EtcdAway("no endpoint of etcd answers")
+        return Snapshot("1", 9, {prefix: Value(self.file.text.encode(), self.file.generation)} if self.file else {})
+
+
+@pytest.fixture
+def etcd(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
+    kind = type("OneEtcd", (StandIn,), {})
+    monkeypatch.setattr(start, "Etcd", kind)
+    return kind
+
+
+def started(path: Path) -> list[str]:
+    loaded = asyncio.run(start.first_file(source_of(path), "h0"))
+    return [h.name for h in loaded.config.hosts]
+
+
+def test_a_host_with_nothing_but_fleet_asks_etcd(path: Path, etcd: type[StandIn]) -> None:
+    path.write_text(FLEET)
+    with pytest.raises(NoFile, match="has only"):
+        started(path)
+    etcd.file = FleetFile(5, NEW)
+    assert started(path) == ["h0", "h1", "h2"]
+    etcd.is_away = True
+    with pytest.raises(MachineError, match=r"has only \[fleet\].*no endpoint of etcd answers") as caught:
+        started(path)
+    assert caught.value.exit_code == 2  # systemd tries again
+
+
+def test_a_start_does_not_depend_on_etcd_if_a_file_is_there(path: Path, etcd: type[StandIn]) -> None:
+    etcd.is_away = True
+    assert started(path) == ["h0", "h1"]
+
+
+def test_a_copy_that_this_host_cannot_run_is_replaced_by_etcd_s(path: Path, etcd: type[StandIn]) -> None:
+    (path.parent / FILE).write_text("# mrcd wrote this: generation 4 in etcd cluster 1\n[cluster]\nplanets = 4\n")
+    etcd.is_away = True
+    with pytest.raises(ConfigError, match="planets"):
+        started(path)
+    etcd.is_away, etcd.file = False, FleetFile(5, NEW)
+    assert started(path) == ["h0", "h1", "h2"]
+
+
+def test_without_fleet_etcd_is_never_asked(path: Path, etcd: type[StandIn]) -> None:
+    path.write_text("[cluster]\nplanets = 4\n")
+    etcd.file = FleetFile(5, NEW)
+    with pytest.raises(ConfigError, match="planets"):
+        started(path)
+
+
+# ---- [fleet] ----
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("https://e1", "https://e1:2379"),
+        ("http://10.0.0.1:1/", "http://10.0.0.1:1"),
+        ("https://[fd00::1]", "https://[fd00::1]:2379"),
+    ],
+)
+def test_endpoints(url: str, base: str) -> None:
+    assert base_url(url) == base
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ('etcd = ["e1:2379"]', "is not a URL"),
+        ('etcd = ["https://e1/v3"]', "is not a URL"),
+        ('etcd = ["https://e1:x"]', "is not a URL"),
+        ('etcd = ["https://root:secret@e1"]', "write them into user_file"),
+        ('etcd = ["http://e1"]\nuser_file = "/u"', "is not encrypted"),
+        ('etcd = ["https://e1"]\ncert_file = "/c"', "belong together"),
+        ('etcd = ["https://e1"]\nprefix = "mrcd"', "fleet.prefix"),
+        ('etcd = ["https://e1"]\nca_file = "ca.pem"', "fleet.ca_file"),
+    ],
+)
+def test_a_wrong_section_is_explained(path: Path, keys: str, message: str) -> None:
+    path.write_text(f"[fleet]\n{keys}\n{TWO}")
+    with pytest.raises(ConfigError) as caught:
+        source_of(path).load()
+    assert message in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+# ---- what a member takes over ----
+
+
+class Applied:
+    """A member whose denials and files are recorded."""
+
+    def __init__(self, path: Path) -> None:
+        self.source = source_of(path)
+        adopt(self.source)
+        self.denied: list[list[str]] = []
+        self.refuses = False
+        denials: Any = SimpleNamespace(follow_fleet=self.follow_fleet)
+        self.member = FleetMember(lambda: "h0", self.source, self.adopt, denials, SimpleNamespace(add=None))  # type: ignore[arg-type]
+
+    async def follow_fleet(self, wanted: dict[Any, Denial]) -> dict[Any, str]:
+        self.denied.append([str(t) for t in wanted])
+        return {}
+
+    async def adopt(self) -> None:
+        if self.refuses:
+            raise MrcdError("the kernel refused")
+        adopt(self.source)
+
+    def take(self, cluster: str, wanted: Wanted) -> None:
+        async def both() -> None:
+            self.member._take(cluster, wanted)
+            await self.member._apply()
+
+        asyncio.run(both())
+
+
+def wanted(file: FleetFile | None, *words: str) -> Wanted:
+    keys = Keys("/mrcd")
+    targets = [policy.parse([w]) for w in words]
+    found = {keys.denial(t): Value(denial_value(Denial(t, 1e9)), 1) for t in targets}
+    return Wanted(file, keys.wanted(found).denials)
+
+
+def test_nothing_is_applied_before_etcd_was_read(path: Path) -> None:
+    applied = Applied(path)
+    asyncio.run(applied.member._apply())
+    assert applied.denied == []
+
+
+def test_what_etcd_wants_is_applied_and_kept(path: Path) -> None:
+    applied = Applied(path)
+    applied.take("1", wanted(FleetFile(5, NEW), "plane:0"))
+    assert applied.denied == [["plane:0"]]
+    assert applied.member.brief()["generation"] == 5
+    assert source_of(path).wanted == FleetFile(5, NEW)
+    applied.take("1", wanted(FleetFile(5, NEW)))
+    assert applied.denied[-1] == []
+
+
+def test_a_refused_file_does_not_hold_up_denials(path: Path) -> None:
+    applied = Applied(path)
+    applied.refuses = True
+    applied.take("1", wanted(FleetFile(5, NEW), "plane:0"))
+    assert applied.denied == [["plane:0"]]
+    assert applied.member.brief()["refused"] == {"generation": 5, "why": "the kernel refused"}
+    assert applied.member.brief()["generation"] is None
+
+
+def test_an_empty_etcd_of_another_cluster_changes_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    applied = Applied(path)
+    applied.take("1", wanted(None, "plane:0"))
+    applied.take("2", wanted(None))
+    assert "another, empty cluster (2, not 1)" in caplog.text
+    assert applied.denied[-1] == ["plane:0"]
+    again = Applied(path)  # the id is on disk, though no file ever was in etcd
+    again.take("2", wanted(None))
+    assert again.denied == []
+    again.take("2", wanted(FleetFile(3, NEW)))  # somebody has put a file: this is the fleet's etcd now
+    assert again.denied == [[]]
+    assert again.source.cluster == "2"
+    again.take("3", wanted(None, "plane:1"))  # restored from a snapshot, without the file
+    assert again.denied[-1] == ["plane:1"]
+
+
+def test_a_change_during_a_reload_does_not_load_the_file_twice(path: Path) -> None:
+    applied = Applied(path)
+    adopt_, count = applied.adopt, []
+
+    async def slow() -> None:
+        count.append(1)
+        applied.member._take("1", wanted(FleetFile(5, NEW), "plane:0"))
+        await adopt_()
+
+    applied.member._adopt = slow
+    applied.take("1", wanted(FleetFile(5, NEW)))
+    asyncio.run(applied.member._apply())
+    assert (count, applied.denied[-1]) == ([1], ["plane:0"])

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests ranges of hosts in the cluster file: names, ids, places and prefixes by the rule of docs/cluster-file.md."""
+
+import pytest
+
+from mrcd.config import cluster_file, toml_text
+from mrcd.errors import ConfigError
+from mrcd.fabric.topology import plan
+from mrcd.view import running_file
+from tests.cluster_files import host
+
+FIELDS = {
+    "name": '"gpu[08-12]x"',
+    "id": 20,
+    "t0": 1,
+    "port": 2,
+    "per_t0": 3,
+    "prefixes": '["10.0.0.0/30", "fd00::/64"]',
+}
+
+
+def ranged(**other: object) -> str:
+    return "[cluster]\nt0s = 4\n" + host(0, **FIELDS | other)
+
+
+def test_a_range_stands_for_its_hosts() -> None:
+    found = cluster_file.parse(ranged()).hosts
+    assert [h.name for h in found] == ["gpu08x", "gpu09x", "gpu10x", "gpu11x", "gpu12x"]
+    assert [h.id for h in found] == [20, 21, 22, 23, 24]
+    assert [(h.t0, h.port) for h in found] == [(1, 2), (2, 0), (2, 1), (2, 2), (3, 0)]
+    assert [[str(p) for p in h.prefixes] for h in found[:2]] == [
+        ["10.0.0.0/30", "fd00::/64"],
+        ["10.0.0.4/30", "fd00:0:0:1::/64"],
+    ]
+
+
+def test_a_range_means_the_same_as_its_hosts_one_by_one() -> None:
+    found = cluster_file.parse(ranged(more='hook = "tc"'))
+    one_by_one = "".join(
+        host(
+            h.id,
+            name=f'"{h.name}"',
+            t0=h.t0,
+            port=h.port,
+            prefixes=str([str(p) for p in h.prefixes]),
+            more='hook = "tc"',
+        )
+        for h in found.hosts
+    )
+    assert cluster_file.parse("[cluster]\nt0s = 4\n" + one_by_one) == found
+    assert plan(found, "gpu10x").peers[0].host == found.hosts[0]
+
+
+def test_a_range_is_written_as_a_range() -> None:
+    found = cluster_file.parse(ranged())
+    lines = toml_text.lines(toml_text.effective(found), defaults=True)
+    assert [line for line in lines if "name = " in line and "gpu" in line] == ['name = "gpu[08-12]x"']
+    assert cluster_file.parse("\n".join(lines)).hosts == found.hosts
+
+
+def test_the_hosts_of_the_last_run_are_those_of_its_ranges(tmp_path: object) -> None:
+    from pathlib import Path
+
+    found = plan(cluster_file.parse(ranged()), "gpu08x")
+    running_file.save_running(Path(str(tmp_path)), found, Path("/pins"), [])
+    assert running_file.hosts_before(Path(str(tmp_path))) == {h.id: h.name for h in found.config.hosts}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"name": '"gpu[9-1]"'}, ["hosts[0]", "not a range", "gpu[0001-4096]"]),
+        ({"name": '"gpu[1-"'}, ["not a range"]),
+        ({"name": '"gpu[1-2][1-2]"'}, ["not a range"]),
+        ({"name": '"gpu[001-12]"'}, ["not a range"]),
+        ({"name": '"gpu1"'}, ["per_t0 is for a range"]),
+        ({"port": 3}, ["port = 3", "0 to 2"]),
+        ({"id": 65_531}, ["id 65535", "65534"]),
+        ({"t0": 510}, ["t0 512", "511"]),
+        ({"prefixes": '["255.255.255.252/32"]'}, ["5 prefixes from 255.255.255.252/32", "last address"]),
+        ({"prefixes": '["10.0.0.0/30", "10.0.0.16/32"]'}, ["10.0.0.16/30 of gpu12x", "10.0.0.16/32 of gpu08x"]),
+    ],
+    ids=str,
+)
+def test_impossible_ranges_are_refused(fields: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        cluster_file.parse(ranged(**fields))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_range_needs_its_ports_per_t0() -> None:
+    with pytest.raises(ConfigError, match="needs per_t0"):
+        cluster_file.parse(host(0, name='"gpu[1-2]"'))
+
+
+def test_a_range_must_fit_the_cluster_and_its_other_hosts() -> None:
+    with pytest.raises(ConfigError, match="gpu12x: t0 = 3, but the cluster has t0s = 3"):
+        cluster_file.parse(ranged().replace("t0s = 4", "t0s = 3"))
+    for n, words in ((0, "id 21 is used twice"), (2, "port.*is used twice")):
+        other = host(n, id=21 if n == 0 else 1, t0=2, port=0 if n else 9, prefixes='["10.9.0.0/32"]')
+        with pytest.raises(ConfigError, match=words):
+            cluster_file.parse(ranged() + other)
