@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Serves GET /metrics, GET /metrics/links and the web page, with TLS and passwords if the web configuration sets them."""
+"""Serves GET /metrics, GET /metrics/fabric and the web page, with TLS and passwords if the web configuration sets them."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from mrcd.config.cluster_file import Metrics
 from mrcd.daemon.daemon import Daemon
 from mrcd.errors import MachineError
 from mrcd.metrics.collector import TablesCollector
-from mrcd.metrics.links import LinksCollector
+from mrcd.metrics.fabric_sums import FabricCollector
 from mrcd.metrics.page import Page
 from mrcd.metrics.web_config import WebConfig
 
@@ -73,11 +73,11 @@ class Endpoint:
         registry.register(TablesCollector(daemon))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        links = CollectorRegistry()
-        links.register(LinksCollector(daemon))
+        fabric = CollectorRegistry()
+        fabric.register(FabricCollector(daemon))
         self._page = Page(daemon)
         read = daemon.readers.read
-        routes = [scrape_route(registry, read), scrape_route(links, read, "/metrics/links"), *self._page.routes()]
+        routes = [scrape_route(registry, read), scrape_route(fabric, read, "/metrics/fabric"), *self._page.routes()]
         self._runner = web.AppRunner(application(routes, self._web_config), access_log=None, shutdown_timeout=1.0)
         self._sampling: asyncio.Task[None] | None = None
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.random import Generator
 
 from labkit.bench.localise.traffic import SECONDS, Fabric, Floats, Ints, Traffic
-from mrcd.fleet.counts import Fleet, HostSums, Sums
-from mrcd.fleet.elements import Direction, Element, Kind
+from mrcd.fleet.localise.counts import Fleet, HostSums, Sums
+from mrcd.fleet.localise.elements import Direction, Element, Kind
 
 NOISE = 1e-6  # mean loss ratio of a NIC's last hop without a fault: what congestion costs
 MOST_NOISE = 1e-5  # of one NIC
@@ -120,7 +120,9 @@ class Simulation:
             return Element(Kind.NIC, direction, p, host=host)
         if kind == Kind.LINK:
             return Element(Kind.LINK, direction, p, t0, t1)
-        return Element(Kind.T1, Direction.BOTH, p, t1=t1) if kind == Kind.T1 else Element(Kind.T0, Direction.BOTH, p, t0)
+        return (
+            Element(Kind.T1, Direction.BOTH, p, t1=t1) if kind == Kind.T1 else Element(Kind.T0, Direction.BOTH, p, t0)
+        )
 
     def losses(self, faults: Sequence[Fault]) -> Losses:
         """Draws the losses of all EVs through faults."""

@@ -3,9 +3,9 @@
 
 import numpy as np
 
-from mrcd.fleet.counts import Floats
-from mrcd.fleet.elements import Direction, Element, Kind
-from mrcd.fleet.model import Model
+from mrcd.fleet.localise.counts import Floats
+from mrcd.fleet.localise.elements import Direction, Element, Kind
+from mrcd.fleet.localise.model import Model
 
 _TRIED = 6  # elements of each kind
 _TRIED_HOSTS = 12

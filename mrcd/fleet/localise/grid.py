@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mrcd.fleet.counts import Floats, Sums
-from mrcd.fleet.likelihood import Cells
+from mrcd.fleet.localise.counts import Floats, Sums
+from mrcd.fleet.localise.likelihood import Cells
 
 LEAST_NOISE = 1e-6  # a fabric without any fault still loses this share now and then
 _USUAL_SHARE = 0.75  # of the cells: those that lose least show the noise

@@ -24,7 +24,7 @@ _LONGEST_GAP_NS = 60_000_000_000  # the kernel's 16-bit counts of probes can wra
 Counts = NDArray[np.int64]
 
 
-class LinksCollector(Collector):
+class FabricCollector(Collector):
     """Collects the sums of a daemon's EVs.
 
     The kernel keeps 16-bit counts of the judged probes. The growth between two scrapes is added here.
@@ -49,7 +49,7 @@ class LinksCollector(Collector):
             probes_sent, probes_arrived = self._probes.add(path_stats, time.monotonic_ns())
         sent = judged.astype(np.int64) + probes_sent
         arrived = (judged - lost).astype(np.int64) + probes_arrived
-        info = InfoMetricFamily("mrc_links_host", "This host's name and T0.")
+        info = InfoMetricFamily("mrc_fabric_host", "This host's name and T0.")
         info.add_metric([], {"host": plan.host.name, "t0": str(plan.host.t0)})
         yield info
         yield from _families(plan, sent, arrived)
@@ -110,22 +110,20 @@ def _families(plan: Plan, sent: Counts, arrived: Counts) -> Iterator[Metric]:
     for way, values in (("tx", sent), ("rx", arrived)):
         words = "judged: arrived or lost" if way == "tx" else "that arrived"
         uplinks = CounterMetricFamily(
-            f"mrc_links_uplink_{way}_packets", f"Packets by the T0's link to the T1, {words}.", labels=["plane", "t1"]
+            f"mrc_fabric_uplink_{way}_packets", f"Packets by the T0's link to the T1, {words}.", labels=["plane", "t1"]
         )
         for plane, row in enumerate(by_uplink(values).tolist() if has_t1.any() else []):
             for t1, count in enumerate(row):
                 uplinks.add_metric([str(plane), str(t1)], count)
         yield uplinks
         by_peer_t0 = CounterMetricFamily(
-            f"mrc_links_t0_{way}_packets", f"Packets to hosts under the T0, {words}.", labels=["plane", "peer_t0"]
+            f"mrc_fabric_t0_{way}_packets", f"Packets to hosts under the T0, {words}.", labels=["plane", "peer_t0"]
         )
         for plane, row in enumerate(by_t0(values).tolist()):
             for t0, count in zip(t0s.tolist(), row, strict=True):
                 by_peer_t0.add_metric([str(plane), str(t0)], count)
         yield by_peer_t0
-        peers = CounterMetricFamily(
-            f"mrc_links_peer_{way}_packets", f"Packets to the peer, {words}.", labels=["peer"]
-        )
+        peers = CounterMetricFamily(f"mrc_fabric_peer_{way}_packets", f"Packets to the peer, {words}.", labels=["peer"])
         for peer, count in zip(plan.peers, values.sum(axis=1).tolist(), strict=True):
             peers.add_metric([peer.host.name], count)
         yield peers

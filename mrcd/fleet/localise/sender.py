@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mrcd.fleet.counts import Floats, HostSums, Ints
-from mrcd.fleet.elements import Direction, Element, Kind
-from mrcd.fleet.grid import Grid, shares
-from mrcd.fleet.likelihood import Fit, Views
+from mrcd.fleet.localise.counts import Floats, HostSums, Ints
+from mrcd.fleet.localise.elements import Direction, Element, Kind
+from mrcd.fleet.localise.grid import Grid, shares
+from mrcd.fleet.localise.likelihood import Fit, Views
 
 
 class Sender:
