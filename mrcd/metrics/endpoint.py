@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Serves GET /metrics, GET /metrics/fabric and the web page, with TLS and passwords if the web configuration sets them."""
+"""Serves GET /metrics, GET /metrics/fabric and the web page, with TLS and passwords of the web configuration."""
 
 import asyncio
 import contextlib

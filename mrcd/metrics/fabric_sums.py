@@ -102,10 +102,9 @@ def _families(plan: Plan, sent: Counts, arrived: Counts) -> Iterator[Metric]:
         return np.bincount(uplink_of_ev, values[has_t1], size).reshape(planes, -1).astype(np.int64)
 
     def by_t0(values: Counts) -> Counts:
-        found = np.zeros((planes, len(t0s)), np.int64)
-        of_plane = values.reshape(len(values), planes, -1).sum(axis=2)
-        np.add.at(found, (slice(None), place_of_peer), of_plane.T)
-        return found
+        found = np.zeros((len(t0s), planes), np.int64)
+        np.add.at(found, place_of_peer, values.reshape(len(values), planes, -1).sum(axis=2))
+        return found.T
 
     for way, values in (("tx", sent), ("rx", arrived)):
         words = "judged: arrived or lost" if way == "tx" else "that arrived"
@@ -123,7 +122,9 @@ def _families(plan: Plan, sent: Counts, arrived: Counts) -> Iterator[Metric]:
             for t0, count in zip(t0s.tolist(), row, strict=True):
                 by_peer_t0.add_metric([str(plane), str(t0)], count)
         yield by_peer_t0
-        peers = CounterMetricFamily(f"mrc_fabric_peer_{way}_packets", f"Packets to the peer, {words}.", labels=["peer"])
+        peers = CounterMetricFamily(
+            f"mrc_fabric_peer_{way}_packets", f"Packets to the peer, {words}.", labels=["peer", "peer_t0"]
+        )
         for peer, count in zip(plan.peers, values.sum(axis=1).tolist(), strict=True):
-            peers.add_metric([peer.host.name], count)
+            peers.add_metric([peer.host.name, str(peer.host.t0)], count)
         yield peers

@@ -4,14 +4,14 @@
 import click
 
 from mrcd.ctl.base import Commands, common
-from mrcd.ctl.commands import fleet_control
+from mrcd.ctl.commands import fleet_control, fleet_links
 
 
 @click.group(cls=Commands, short_help="Show and control all hosts of the cluster.")
 @common
 def fleet() -> None:
-    """Show and control all hosts of the cluster, by etcd ([fleet] in the cluster file)."""
+    """Show and control all hosts of the cluster, by etcd ([fleet] in the cluster file) and by Prometheus (links)."""
 
 
-for _command in fleet_control.COMMANDS:
+for _command in (*fleet_control.COMMANDS, fleet_links.links):
     fleet.add_command(_command)

@@ -56,9 +56,12 @@ def _nics(model: Model, p: int) -> set[Element]:
     of_sender[[e.host for e in model.chosen if e.is_sender and e.plane == p]] = 0.0
     senders = _top(of_sender, _TRIED_HOSTS)
     model.read(senders)
-    lost, expected = (np.bincount(fleet.peer_host, v, model.hosts) for v in (model.peer.lost, model.peer.expected()))
-    # What a receiver loses on all planes cannot exceed, in this plane, what its T0's hosts lose.
-    of_t0 = excess(model.peer_t0.lost[p].sum(axis=0), model.peer_t0.expected(p).sum(axis=0))
+    lost, expected = (
+        np.bincount(fleet.peer_host, v, model.hosts).astype(float) for v in (model.peer.lost, model.peer.expected())
+    )
+    # What a receiver loses on all planes cannot exceed, in this plane, what is lost to its T0: by source, or in sum.
+    to_t0, expected_there = model.peer_t0.lost[p], model.peer_t0.expected(p)
+    of_t0 = np.maximum(excess(to_t0, expected_there).sum(axis=0), excess(to_t0.sum(axis=0), expected_there.sum(axis=0)))
     of_receiver = np.minimum(excess(lost, expected), of_t0[fleet.t0_of_host])
     found = {Element(Kind.NIC, Direction.UP, p, host=h) for h in senders}
     return found | {Element(Kind.NIC, Direction.DOWN, p, host=h) for h in _top(of_receiver, _TRIED_HOSTS)}

@@ -30,7 +30,10 @@ class Sums:
 
 @dataclass(frozen=True)
 class HostSums:
-    """The sums of one host: by uplink (planes, T1s), by peer's T0 (planes, T0s), by peer (peers,) with their numbers."""
+    """The sums of one host: by uplink (planes, T1s), by peer's T0 (planes, T0s), and by peer (peers,).
+
+    `peers` are the indexes of the latter.
+    """
 
     uplink: Sums
     peer_t0: Sums

@@ -24,8 +24,8 @@ _LEAST_EXPECTED = 1e-9  # packets
 class Cells(NamedTuple):
     """Lost packets, those that are expected without the element, and packets that crossed the element.
 
-    `expected` has a margin; `usual` is the same without. `is_far`: packets between different T0s; others have fewer EVs,
-    and so lose fewer packets until these are left.
+    `expected` has a margin; `usual` is the same without. `is_far`: packets between different T0s. Others have fewer
+    EVs, and so lose fewer packets until these are left.
     """
 
     lost: Floats

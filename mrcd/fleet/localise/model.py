@@ -59,7 +59,7 @@ class Model:
 
     def _per_t0(self, values: Floats) -> Floats:
         cell = self.fleet.peer_source * self.t0s + self._t0_of_pair
-        return np.bincount(cell, values, self.t0s * self.t0s).reshape(self.t0s, self.t0s)
+        return np.bincount(cell, values, self.t0s * self.t0s).reshape(self.t0s, self.t0s).astype(float)
 
     def _pairs_to(self, host: int) -> Ints:
         return np.asarray(self._by_host[self._host_bounds[host] : self._host_bounds[host + 1]])
@@ -180,10 +180,10 @@ class Model:
             self._add_receiver(p, e.host, ratio, pair_ratio)
         elif e.direction is Direction.UP:
             to, via = (every, slice(None)) if e.kind is Kind.T0 else (far[t], slice(e.t1, e.t1 + 1))
-            share = 1.0 if e.kind is Kind.T0 else float(self.t1_share[p, t, e.t1])
+            part = 1.0 if e.kind is Kind.T0 else float(self.t1_share[p, t, e.t1])
             uplink[p, t, via] += ratio * self.uplink.sent[p, t, via]
-            peer_t0[p, t, to] += ratio * share * self.peer_t0.sent[p, t, to]
-            self._add_pairs_from(pair_ratio * share * self.plane_share[p, t], t, to)
+            peer_t0[p, t, to] += ratio * part * self.peer_t0.sent[p, t, to]
+            self._add_pairs_from(pair_ratio * part * self.plane_share[p, t], t, to)
         else:
             via = slice(None) if e.kind is Kind.T0 else slice(e.t1, e.t1 + 1)
             of_t1s = self.t1_share[p, :, via]
@@ -226,4 +226,4 @@ class Model:
             of_planes = getattr(sums.peer_t0, way).sum(axis=1)
             mine = sign * getattr(sums.peer, way) * of_planes[p] / max(of_planes.sum(), 1.0)
             getattr(self.peer, way)[at] += mine
-            np.add.at(getattr(self.pairs, way), (s, self.fleet.t0_of_host[sums.peers]), mine)
+            np.add.at(getattr(self.pairs, way)[s], self.fleet.t0_of_host[sums.peers], mine)

@@ -88,7 +88,7 @@ def better(first: Result, second: Result) -> Result:
     """
     only_first, only_second = ({e: f for e, f in a.chosen.items() if e not in b.chosen}
                                for a, b in ((first, second), (second, first)))  # fmt: skip
-    more = len(only_second) - len(only_first)
+    more = len({e.part for e in only_second}) - len({e.part for e in only_first})
     explained = sum(f.gain for f in (only_first if more > 0 else only_second).values())
     return second if second.value - first.value > _WORTH * more * explained else first
 
@@ -157,7 +157,8 @@ class _Search:
 
     def _result(self, plane: int) -> Result:
         chosen = self._chosen(plane)
-        return Result(self._model.likelihood(plane) - sum(self._price[e.kind] for e in chosen), chosen)
+        prices = {e.part: self._price[e.kind] for e in chosen}
+        return Result(self._model.likelihood(plane) - sum(prices.values()), chosen)
 
     def _exchanged(self, plane: int, chosen: dict[Element, Fit], first: Element, second: Element) -> Result:
         """Returns the result with the T1s of two downlinks exchanged: sums by T1 and by T0 are nearly the same then."""
@@ -172,7 +173,12 @@ class _Search:
         """Returns the scores of the suspicious elements of a plane that could be chosen."""
         tried = [e for e in candidates(self._model, plane) if is_wanted(e) and e not in self._model.chosen]
         fits = [(e, fit(self._model.views(e))) for e in tried]
-        return [(f.gain - self._price[e.kind], e, f) for e, f in fits if self._is_fault(e, f)]
+        return [(self._score(e, f), e, f) for e, f in fits if self._is_fault(e, f)]
+
+    def _score(self, e: Element, losses: Fit) -> float:
+        """Returns the gain of an element less its price; the other direction of the same part costs nothing."""
+        is_known = any(e.part == other.part for other in self._model.chosen)
+        return losses.gain - (0.0 if is_known else self._price[e.kind])
 
     def _is_fault(self, e: Element, found: Fit) -> bool:
         return (
@@ -196,7 +202,7 @@ class _Search:
         """Takes out elements that those chosen later explain."""
         for e, losses in sorted(self._chosen(plane).items(), key=lambda c: c[1].lost):
             self._model.set(e, NOTHING)
-            if fit(self._model.views(e)).gain - self._price[e.kind] >= _LEAST_SCORE:
+            if self._score(e, fit(self._model.views(e))) >= _LEAST_SCORE:
                 self._model.set(e, losses)
 
     def found(self) -> list[Found]:
@@ -207,7 +213,7 @@ class _Search:
     def _alternatives(self, e: Element, losses: Fit) -> Found:
         model = self._model
         model.set(e, NOTHING)
-        mine = fit(model.views(e)).gain - self._price[e.kind]
+        mine = self._score(e, fit(model.views(e)))
         others = [(other, s) for s, other, _ in self._scores(e.plane, _is_any) if other is not None and other != e]
         model.set(e, losses)
         weights = {other: math.exp(min(0.0, s - mine)) for other, s in others}

@@ -157,7 +157,7 @@ class Simulation:
             slot, far = np.tile(np.arange(self.slots), len(far)), np.repeat(far, self.slots)
             t1 = self.t1s_of(far, e.plane, slot)
         pairs, t1 = np.concatenate([far, near]), np.concatenate([t1 + 1, np.zeros(len(near), np.int64)])
-        return (pairs * self.fabric.planes + e.plane) * (self.fabric.t1s + 1) + t1
+        return np.asarray((pairs * self.fabric.planes + e.plane) * (self.fabric.t1s + 1) + t1)
 
     def _left(self, pair: Ints, plane: Ints, t1: Ints, ratio: Floats) -> Losses:
         """Draws the losses of EVs that are left when they lose packets."""
@@ -168,6 +168,17 @@ class Simulation:
         probes = np.where(sent < packets, _PROBES, 0)
         lost = rng.binomial((sent + probes).astype(np.int64), ratio).astype(float)
         return Losses(pair, plane, t1, lost, packets - sent - probes)
+
+    def noise(self) -> Losses:
+        """Draws the EVs that lose a packet without a fault."""
+        rng, found = self._rng, []
+        for p in range(self.fabric.planes):
+            lost = rng.poisson(self.traffic.packets * self.noise_of_nic[p, self.traffic.target])
+            pair = np.repeat(np.arange(len(lost)), lost)
+            t1 = self.t1s_of(pair, p, rng.integers(self.slots, size=len(pair)))
+            found.append((pair, np.full(len(pair), p), np.where(self.is_far[pair], t1, -1)))
+        pair, plane, t1 = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        return Losses(pair, plane, t1, np.ones(len(pair)), np.zeros(len(pair)))
 
     # ---- what hosts count ----
 
@@ -238,8 +249,8 @@ class Simulation:
             np.add.at(peer_t0[n], (plane, self.target_t0[pair]), sign * values)
             np.add.at(uplink[n], (plane[t1 >= 0], t1[t1 >= 0]), sign * values[t1 >= 0])
             np.add.at(peer[n], pair - self._bounds[host], sign * values)
-        found = [Sums(np.maximum(sent, lost), lost) for sent, lost in (uplink, peer_t0, peer)]
-        return HostSums(*found, t.target[pairs])
+        by_uplink, by_t0, by_peer = (Sums(np.maximum(sent, lost), lost) for sent, lost in (uplink, peer_t0, peer))
+        return HostSums(by_uplink, by_t0, by_peer, t.target[pairs])
 
 
 def _count(cells: Ints, values: Floats, shape: tuple[int, ...]) -> Floats:
