@@ -137,7 +137,9 @@ def test_series_with_64_peers_of_256_evs() -> None:
 
 def test_paths_whose_t1_is_not_known_have_no_uplinks() -> None:
     hosts = "".join(cluster_files.host(i, t0=i % 2, port=i // 2) for i in range(4))
-    series = Endpoint(Host(f'[cluster]\nt0s = 2\nt1s = 4\nplanes = 2\nevs_per_peer = 8\nencapsulation = "ecmp"\n{hosts}'))
+    series = Endpoint(
+        Host(f'[cluster]\nt0s = 2\nt1s = 4\nplanes = 2\nevs_per_peer = 8\nencapsulation = "ecmp"\n{hosts}')
+    )
     assert not [name for name in series.scrape() if "uplink" in name]
 
 

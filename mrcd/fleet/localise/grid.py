@@ -9,7 +9,7 @@ from mrcd.fleet.localise.counts import Floats, Sums
 from mrcd.fleet.localise.likelihood import Cells
 
 LEAST_NOISE = 1e-6  # a fabric without any fault still loses this share now and then
-_USUAL_SHARE = 0.75  # of the cells: those that lose least show the noise
+_USUAL_SHARE = 0.5  # of the cells: those that lose least show the noise
 _FEW = 0.25  # of the planes: those that lose least show what is usual
 
 
@@ -17,12 +17,16 @@ class Grid:
     """Sent and lost packets per cell; the usual loss ratio; and the losses that chosen elements explain."""
 
     def __init__(self, sums: Sums, noise: Any) -> None:
-        """`noise` is the usual loss ratio, of any shape that fits the cells."""
+        """Starts with this usual loss ratio, and explains nothing."""
         self.sent, self.lost = sums.sent.copy(), sums.lost.copy()
-        self.noise = np.broadcast_to(np.asarray(noise, float), self.sent.shape)
+        self.set_noise(noise)
         self.explained = np.zeros_like(self.sent)
         self.margin = 1.0
         """How much more than what is explained may be lost before something else must be the cause."""
+
+    def set_noise(self, noise: Any) -> None:
+        """Sets the usual loss ratio, of any shape that fits the cells."""
+        self.noise = np.broadcast_to(np.asarray(noise, float), self.sent.shape)
 
     def expected(self, at: Any = ..., margin: float | None = None) -> Floats:
         """Returns the lost packets that are expected in some cells, with a margin."""

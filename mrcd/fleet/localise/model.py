@@ -16,6 +16,7 @@ from mrcd.fleet.localise.sender import Sender
 
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 1.0
 _CONGESTED = 3.0  # times the usual noise: a T0 that loses as much on all planes has busy receivers
+_LEAST_PLANES = 2  # with one plane, what is lost on all planes says nothing
 _COUNTED = 30.0  # lost packets that a cell needs to show how exact the explanation is
 
 
@@ -31,14 +32,9 @@ class Model:
         self.fleet = fleet
         self.planes, self.t0s, self.t1s, self.hosts = fleet.shape
         self.noise = usual_noise(fleet.uplink if fleet.uplink.sent.any() else fleet.peer_t0)
-        of_source = usual_of_planes(fleet.uplink.sent.sum(axis=2), fleet.uplink.lost.sum(axis=2))
-        of_t0 = usual_of_planes(fleet.peer_t0.sent.sum(axis=1), fleet.peer_t0.lost.sum(axis=1))
-        of_t0 = np.maximum(of_t0, self.noise)
-        self.uplink = Grid(fleet.uplink, np.maximum(of_source, self.noise)[:, None])
-        self.peer_t0 = Grid(fleet.peer_t0, of_t0)
-        self.peer = Grid(fleet.peer, self._noise_of_pairs(of_t0))
         self._t0_of_pair = fleet.t0_of_host[fleet.peer_host]
-        self.pairs = Grid(Sums(self._per_t0(fleet.peer.sent), self._per_t0(fleet.peer.lost)), of_t0)
+        self.uplink, self.peer_t0, self.peer = (Grid(v, self.noise) for v in (fleet.uplink, fleet.peer_t0, fleet.peer))
+        self.pairs = Grid(Sums(self._per_t0(fleet.peer.sent), self._per_t0(fleet.peer.lost)), self.noise)
         self.t1_share = shares(fleet.uplink.sent, 2)  # (planes, T0s, T1s)
         self.plane_share = shares(fleet.peer_t0.sent.sum(axis=2), 0)  # (planes, T0s)
         self._far = ~np.eye(self.t0s, dtype=bool)
@@ -49,13 +45,24 @@ class Model:
         self._senders: dict[int, Sender] = {}
         self.chosen: dict[Element, Fit] = {}
 
-    def _noise_of_pairs(self, of_t0: Floats) -> Floats:
-        """Returns the usual loss ratio of each pair: its receiver's, if its T0 loses as much on all planes."""
-        fleet = self.fleet
-        sent, lost = (np.bincount(fleet.peer_host, v, self.hosts) for v in (fleet.peer.sent, fleet.peer.lost))
-        most = np.bincount(fleet.t0_of_host, sent, self.t0s) * np.maximum(of_t0 - _CONGESTED * self.noise, 0.0)
-        ratio = np.minimum(lost, most[fleet.t0_of_host]) / np.maximum(sent, 1.0)
-        return np.asarray(np.maximum(self.noise, ratio)[fleet.peer_host])
+    def measure_noise(self) -> None:
+        """Takes what a receiver, or the hosts under a T0, lose on all planes for noise: a fault has one plane.
+
+        What chosen elements explain does not count.
+        """
+        if self.planes < _LEAST_PLANES:
+            return
+        left = np.maximum(self.peer_t0.lost - self.peer_t0.explained, 0.0).sum(axis=1)
+        of_t0 = np.maximum(usual_of_planes(self.peer_t0.sent.sum(axis=1), left), self.noise)
+        self.peer_t0.set_noise(of_t0)
+        self.pairs.set_noise(of_t0)
+        # A receiver cannot lose more on all planes than its T0 does.
+        left = np.maximum(self.peer.lost - self.peer.explained, 0.0)
+        sent, lost = (np.bincount(self.fleet.peer_host, v, self.hosts) for v in (self.peer.sent, left))
+        beyond = np.maximum(of_t0 - _CONGESTED * self.noise, 0.0)
+        most = (np.bincount(self.fleet.t0_of_host, sent, self.t0s) * beyond)[self.fleet.t0_of_host]
+        ratio = np.minimum(lost, most) / np.maximum(sent, 1.0)
+        self.peer.set_noise(np.maximum(self.noise, ratio)[self.fleet.peer_host])
 
     def _per_t0(self, values: Floats) -> Floats:
         cell = self.fleet.peer_source * self.t0s + self._t0_of_pair

@@ -116,6 +116,7 @@ class _Search:
 
     def planes(self) -> list[int]:
         """Returns all planes, those that lose most first."""
+        self._model.measure_noise()
         grid = self._model.peer_t0
         return [int(p) for p in np.argsort(-excess(grid.lost, grid.expected()).sum(axis=(1, 2)))]
 
@@ -142,12 +143,16 @@ class _Search:
         """Returns what a search in some order finds, of `most` elements at most."""
         self._choose(plane, {})
         for is_wanted in order:
+            dropped: set[Element] = set()
             while len(self._chosen(plane)) < most:
-                score, e, losses = max(self._scores(plane, is_wanted), default=(0.0, None, NOTHING), key=lambda s: s[0])
+                scores = [s for s in self._scores(plane, is_wanted) if s[1] not in dropped]
+                score, e, losses = max(scores, key=lambda s: s[0], default=(0.0, None, NOTHING))
                 if e is None or score < _LEAST_SCORE:
                     break
+                before = self._chosen(plane).keys()
                 self._model.set(e, losses)
                 self._fit_again(plane)
+                dropped |= {e, *before} - self._chosen(plane).keys()
         self._drop_unneeded(plane)
         best = self._result(plane)
         for pair in itertools.combinations([e for e in best.chosen if _is_downlink(e)], 2):

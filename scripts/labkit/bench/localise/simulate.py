@@ -21,7 +21,7 @@ _NOISE_SPREAD = 1.0  # of a log-normal distribution over NICs
 _LEFT_AFTER = 10  # losses of an EV after which it is left
 _STAYS = 6  # times that an EV is used again in a minute: hold-downs of 1, 2, 4, … s
 _PROBES = SECONDS  # of an EV that is out of use: one per second
-LEAVES_ABOVE = 1e-3  # grey_ratio: a smaller loss is no reason to leave a path
+LEAVES_ABOVE = 1.001e-3  # grey_ratio, and a little: up to it, a loss is no reason to leave a path
 
 
 @dataclass(frozen=True)
@@ -175,10 +175,13 @@ class Simulation:
         for p in range(self.fabric.planes):
             lost = rng.poisson(self.traffic.packets * self.noise_of_nic[p, self.traffic.target])
             pair = np.repeat(np.arange(len(lost)), lost)
-            t1 = self.t1s_of(pair, p, rng.integers(self.slots, size=len(pair)))
-            found.append((pair, np.full(len(pair), p), np.where(self.is_far[pair], t1, -1)))
-        pair, plane, t1 = (np.concatenate(columns) for columns in zip(*found, strict=True))
-        return Losses(pair, plane, t1, np.ones(len(pair)), np.zeros(len(pair)))
+            slot = np.where(self.is_far[pair], rng.integers(self.slots, size=len(pair)), -1)
+            key, count = np.unique(pair * (self.slots + 1) + slot + 1, return_counts=True)
+            pair, slot = key // (self.slots + 1), key % (self.slots + 1) - 1
+            t1 = np.where(slot < 0, -1, self.t1s_of(pair, p, np.maximum(slot, 0)))
+            found.append((pair, np.full(len(pair), p), t1, count.astype(float)))
+        pair, plane, t1, lost = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        return Losses(pair, plane, t1, lost, np.zeros(len(pair)))
 
     # ---- what hosts count ----
 

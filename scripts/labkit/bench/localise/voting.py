@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Names links by votes: the idea of 007 (NSDI 2018), with more data than hosts export: the losses of each EV. Pure.
 
-Each EV that has lost packets shares one vote equally among the links that it crosses. The link with most votes is
+Each EV that has lost at least three packets shares one vote equally among the links that it crosses; fewer may be
+chance. The link with most votes is
 named, and all EVs that cross it are taken out. This goes on while a link has at least 1 % of all votes. It names links
 in a direction, and no switches.
 """
@@ -12,6 +13,7 @@ from labkit.bench.localise.simulate import Losses, Simulation
 from labkit.bench.localise.traffic import Ints
 from mrcd.fleet.localise.elements import Direction, Element, Kind
 
+_LEAST_LOST = 3.0  # packets of an EV
 _LEAST_SHARE = 0.01  # of all votes
 _MOST = 64  # links
 
@@ -19,7 +21,7 @@ _MOST = 64  # links
 def vote(simulation: Simulation, losses: Losses, noise: Losses) -> set[Element]:
     """Returns the links that lossy EVs name. `noise`: EVs that lost packets without a fault."""
     pair, plane, t1 = (np.concatenate([getattr(losses, n), getattr(noise, n)]) for n in ("pair", "plane", "t1"))
-    lossy = np.concatenate([losses.lost, noise.lost]) > 0
+    lossy = np.concatenate([losses.lost, noise.lost]) >= _LEAST_LOST
     links = _links(simulation, pair[lossy], plane[lossy], t1[lossy])
     weights = np.where(links[:, 1] >= 0, 0.25, 0.5)
     size, named = int(links.max(initial=0)) + 1, set[Element]()
