@@ -27,6 +27,7 @@ SECONDS = 30
 NOT_RUN = {
     r"apt": "changes the packages of this machine",
     r"mrcctl fleet$": "names a group of commands",
+    r"mrcctl fleet links": "needs a Prometheus: tests/lab/test_fleet_links.py",
     r"bpftool map dump": "names a command without its map",
     r"ethtool -L": "a veth of the lab has one queue",
     r"ethtool --show-tunnels": "a veth has no table of tunnels",
@@ -119,6 +120,8 @@ SYNOPSES = {
     "`fleet allow` `TARGET… | --all`": "mrcctl fleet allow t1:1:2 && mrcctl fleet allow --all",
     "`fleet put FILE [--if-generation N] [--force]`": "mrcctl fleet put cluster.toml --force",
     "`fleet get`": "mrcctl fleet get",
+    # with a Prometheus: tests/lab/test_fleet_links.py
+    "`fleet links --prometheus URL [--http-config FILE] [--window SECONDS]`": "mrcctl fleet links --help",
     "`version`, `completion bash|zsh|fish`": (
         "mrcctl version && mrcctl completion bash && mrcctl completion zsh && mrcctl completion fish"
     ),

@@ -7,11 +7,11 @@ _SHOWN_HOSTS = 4
 _COLUMNS = (
     Column("TARGET"),
     Column("LOSES"),
-    Column("LOSS %", right=True),
-    Column("LOST", right=True, rank=2),
-    Column("SURE %", right=True, rank=1),
-    Column("SINCE", right=True),
-    Column("SEEN BY"),
+    Column("LOSS %", right=True, rank=1),
+    Column("LOST", right=True, rank=5),
+    Column("SURE %", right=True, rank=4),
+    Column("SINCE", right=True, rank=2),
+    Column("SEEN BY", rank=3),
 )
 _WAYS = {"up": "up", "down": "down", "both": "up and down"}
 

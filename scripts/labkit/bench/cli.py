@@ -75,7 +75,8 @@ _LISTEN_S = 0.5
 @click.option(
     "--full",
     is_flag=True,
-    help="throughput: the whole matrix (25 minutes); paper: all experiments at length (8); planes, scale: all; localise: 20 fabrics of each kind",
+    help="throughput: the whole matrix (25 minutes); paper: all experiments at length (8); planes, scale: all; "
+    "localise: 20 fabrics of each kind",
 )
 @click.option(
     "--mtu", type=click.IntRange(min=1500, max=65000), help="MTU of throughput's links  [default: 1500 and 9100]"
@@ -85,7 +86,7 @@ _LISTEN_S = 0.5
     metavar="WORD",
     multiple=True,
     help="throughput: only cells with this word, e.g. udp-64; diagnosis, alerts: only such faults; fabric: only this "
-    "format; repeatable",
+    "format; localise: only this number of NICs; repeatable",
 )
 @click.option(
     "--minutes",

@@ -127,7 +127,7 @@ def lines(document: Document) -> list[str]:
         for r in document["rows"]
     ]
     assumed = (
-        f"8 planes; each host sends {traffic.PACKETS_PER_S:,} packets/s to {traffic.PEERS} hosts for {traffic.SECONDS} s; "
+        f"8 planes; each host sends {traffic.PACKETS_PER_S:,} packets/s to {traffic.PEERS} hosts, {traffic.SECONDS} s; "
         f"NICs lose {NOISE:g} on average without a fault, {MOST_NOISE:g} at most; hosts leave lossy EVs. 1 to "
         f"{_MOST_FAULTS} faults. VOTING: 007's idea, with the losses of each EV"
     )
