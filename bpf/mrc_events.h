@@ -81,7 +81,7 @@ enum mrc_histogram {
 enum mrc_drop {
 	MRC_DROP_NONE = 0,
 	MRC_DROP_NOT_IP, /* push: neither IPv4 nor IPv6 */
-	MRC_DROP_NO_PEER, /* push: no peer owns the destination */
+	MRC_DROP_NO_PEER, /* push: the destination is in no peer's prefixes */
 	MRC_DROP_NO_USABLE_EV, /* push: each EV is denied, or its plane is down here or at the peer */
 	MRC_DROP_TOO_BIG, /* push: longer than the inner MTU */
 	MRC_DROP_PUSH_FAILED, /* push: the kernel refused to make room */

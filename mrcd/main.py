@@ -48,7 +48,7 @@ _RELOAD_TIMEOUT_S = 5.0
 )  # fmt: skip
 @click.option(
     "--state-dir", type=click.Path(path_type=Path), envvar=["MRCD_STATE_DIR", "STATE_DIRECTORY"],
-    help="Directory in which denials and events are kept.  [default: /var/lib/mrcd, or another --run-dir]",
+    help="Directory of denials and events.  [default: /var/lib/mrcd; with another --run-dir, that directory]",
 )  # fmt: skip
 @click.option(
     "--bpffs", type=click.Path(path_type=Path, readable=False), default=DEFAULT_BPFFS, show_default=True,
@@ -68,7 +68,7 @@ def mrcd(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Run the daemon: install paths, watch them, and withdraw those that fail.
+    """Run the daemon: install paths, watch them, and leave those that fail.
 
     The data plane keeps forwarding when the daemon stops; `mrcctl detach` takes it down.
     """

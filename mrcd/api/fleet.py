@@ -66,7 +66,7 @@ class FleetApi:
         body = await incoming.body(request)
         text, expected = body.get("text"), body.get("if_generation")
         if type(text) is not str or not (expected is None or type(expected) is int):
-            raise UsageError("text must be text, and if_generation a number")
+            raise UsageError("text must be a string, and if_generation a number")
         try:
             data = text.encode()
         except UnicodeEncodeError:

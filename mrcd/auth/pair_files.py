@@ -24,7 +24,7 @@ def generate(directory: Path, hosts: Mapping[str, int], *, add: bool, cluster: S
     """
     for name in hosts:
         if not _NAME.fullmatch(name):
-            raise UsageError(f"host {name!r}: a name with blanks or a slash can stand in no secrets file")
+            raise UsageError(f"host {name!r}: a name with blanks or a slash cannot be in a secrets file")
     found = {name: directory / name for name in hosts if (directory / name).exists()}
     if found and not add:
         exists = next(iter(found.values()))

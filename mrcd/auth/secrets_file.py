@@ -128,7 +128,7 @@ def read(path: Path, hosts: Mapping[str, int] | None = None, own: str = "") -> t
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(
             f"{path} is open to other users (mode {stat.S_IMODE(mode):04o})",
-            hint=f"`chmod 600 {path}`; if others may have read it, new secrets",
+            hint=f"`chmod 600 {path}`; if others may have read it, make new secrets",
         )
     return parse(data, str(path), hosts, own)
 
@@ -139,7 +139,7 @@ def parse(data: bytes, where: str, hosts: Mapping[str, int] | None = None, own: 
     `hosts` and `own` are as in read().
     """
     if len(data) > _BYTES_MOST:
-        raise ConfigError(f"{where} is longer than {_BYTES_MOST} bytes: this is no file of secrets", hint=_NEW)
+        raise ConfigError(f"{where} is longer than {_BYTES_MOST} bytes: this is not a secrets file", hint=_NEW)
     of_cluster: dict[int, bytes] = {}
     of_pairs: dict[int, dict[int, bytes]] = {}  # has all ids, in the order of the file
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):

@@ -28,12 +28,13 @@ def ensure_bpffs(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise MachineError(f"{path}: {e.strerror}") from None
+        raise MachineError(f"{path}: {e.strerror}", hint="run mrcd as root, or name another --bpffs") from None
     if in_bpffs(path):
         return
     libc = ct.CDLL(None, use_errno=True)
     if libc.mount(b"bpf", os.fsencode(path), b"bpf", ct.c_ulong(0), None) != 0:
-        raise KernelError(f"mount a BPF file system at {path}", ct.get_errno())
+        code, hint = ct.get_errno(), f"`mount -t bpf bpf {path}` as root"
+        raise KernelError(f"mount a BPF file system at {path}", code, hint=hint)
 
 
 class PinDescriptors:
@@ -85,7 +86,8 @@ def locked(directory: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise MachineError(f"another mrcd uses the tables in {directory}", hint="stop it first") from None
+        hint = "stop it first, or give this one another --bpffs"
+        raise MachineError(f"another mrcd uses the tables in {directory}", hint=hint) from None
     return fd
 
 

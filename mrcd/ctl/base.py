@@ -148,7 +148,7 @@ def common(command: F) -> F:
             metavar="SECONDS",
             expose_value=False,
             callback=_store,
-            help="Wait so long for an answer of mrcd; default 5.",
+            help="Wait at most so long for an answer of mrcd; default 5.",
         ),
         click.option(
             "--run-dir",

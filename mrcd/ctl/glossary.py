@@ -17,8 +17,8 @@ REASONS = {
     "probed": "the first probe of a new EV was answered",
     "congested": "a switch has marked packets (ECN CE)",
     "lagging": "something sent on the EV is missing, while later packets on other EVs have arrived",
-    "overdue": "lagging for good: probes were lost too, and nothing has arrived. No event of SKIP comes before it: "
-    "GOOD to SKIP and back is not logged",
+    "overdue": "a lagging EV has failed: probes were lost too, and nothing has arrived. No event of SKIP comes before "
+    "it: GOOD to SKIP and back is not logged",
     "loss": "more packets were lost than loss_ratio allows",
     "grey_loss": "a small, lasting loss that the peer's other EVs do not have",
     "icmp_error": "a switch has answered with an ICMPv6 error",
@@ -30,7 +30,7 @@ REASONS = {
 }
 DROPS = {
     "not_ip": "push: neither IPv4 nor IPv6",
-    "no_peer": "push: no peer owns the destination",
+    "no_peer": "push: the destination is in no peer's prefixes",
     "no_usable_ev": "push: each EV is denied (mrcctl deny --force), or its plane is down here or at the peer",
     "too_big": "push: longer than the inner MTU",
     "push_failed": "push: the kernel refused to make room",
@@ -63,8 +63,8 @@ DROPS = {
     "or the sender wants this host to route",
     "foreign_source": "push: the source is not in this host's prefixes: add it to the host's prefixes",
     "stray_srv6": "pop: an SRv6 packet for the kernel's SIDs, although neither this host nor its sender is detached "
-    "or new, and its sender's probes do not say that it sends so; or from no peer's address: forged, or a NIC from "
-    "whose several addresses the kernel chose another",
+    "or new, and its sender's probes do not say that it sends plain SRv6; or from no peer's address: forged, or a NIC "
+    "from whose several addresses the kernel chose another",
 }
 """Reason of a drop → program, and meaning; as in docs/troubleshooting.md."""
 

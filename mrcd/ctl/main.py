@@ -41,7 +41,7 @@ def main() -> None:
 def cli() -> None:
     """Show and control this host's MRC paths.
 
-    Exit codes: 0 done; 1 wrong usage or configuration; 2 mrcd, the kernel or the machine refused.
+    Exit status: 0 done; 1 wrong usage or configuration; 2 mrcd, the kernel or the machine refused.
     """
 
 
@@ -86,7 +86,10 @@ def _say(options: Options, document: Json) -> None:
 @common
 @click.pass_obj
 def detach(options: Options, force: bool) -> None:
-    """Take the data plane down. The kernel's own SRv6 routes then carry the traffic, each flow on one path."""
+    """Take the data plane down. The kernel's own SRv6 routes then carry the traffic, each flow on one path.
+
+    With encapsulation ecmp there are no such routes: mrcd refuses, and --force cuts the host off.
+    """
     try:
         document = options.client.post("/v1/detach", {"force": force})
     except DaemonDown as down:
@@ -106,7 +109,7 @@ def detach(options: Options, force: bool) -> None:
 @common
 @click.pass_obj
 def attach(options: Options) -> None:
-    """Attach the data plane again."""
+    """Attach the data plane again after `mrcctl detach`."""
     _say(options, options.client.post("/v1/attach", {}))
 
 

@@ -25,7 +25,7 @@ async def detach(daemon: Daemon, force: bool) -> str:
         if daemon.plan.config.cluster.encapsulation == "ecmp" and not force:
             raise UsageError(
                 "with encapsulation ecmp there is no SRv6 to fall back to: peers would be cut off",
-                hint="--force does it all the same",
+                hint="`mrcctl detach --force` cuts them off",
             )
         before = "detached" if daemon.detached else "attached"
         daemon.tables.node["status"] = int(daemon.tables.node["status"]) | abi.STATUS_DETACHED

@@ -86,7 +86,7 @@ class Reloader:
         difference = await asyncio.to_thread(config_diff.compare, before, plan)
         generation = loaded.file.generation if loaded.file else None
         name = str(self.source.path) if loaded.file is None else f"generation {generation} in etcd"
-        document = difference.document() | {"file": name, "generation": generation, "host": plan.host.name}
+        document = difference.document() | {"file": name, "host": plan.host.name}
         if not force:
             self._check_secrets(plan, secrets)
         if not difference.anything and secrets != daemon.keyring.wanted:

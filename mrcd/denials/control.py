@@ -137,7 +137,8 @@ class DenialControl:
                 return answers.refused(plan, target, short, len(evs)) | self.denials.saved()
             before = self.denials.get(target)
             if before is None and len(self.denials) >= policy.DENIALS_MAX:
-                raise UsageError(f"{policy.DENIALS_MAX} denials are in force", hint="deny wider targets")
+                full = f"{policy.DENIALS_MAX} denials are in force, and no more are kept"
+                raise UsageError(full, hint="end some with `mrcctl allow`, or deny a wider target")
             now, left_s = self.denials.wall(), math.inf
             if for_s is not None:
                 left_s = for_s

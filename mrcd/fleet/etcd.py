@@ -181,7 +181,8 @@ class Etcd:
                 failed.append(f"{self.endpoint}: {e.args[0]}")
                 self._at = (self._at + 1) % len(self._endpoints)
         raise EtcdAway(
-            f"no endpoint of etcd answers: {'; '.join(sorted(failed))}", hint="`mrcctl fleet status`; [fleet] etcd"
+            f"no endpoint of etcd answers: {'; '.join(sorted(failed))}",
+            hint="check that etcd runs, and the URLs in [fleet] etcd",
         )
 
     async def _ask_authenticated(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -314,7 +315,8 @@ def _tls(fleet: Fleet) -> ssl.SSLContext | bool:
             files = f"cert_file {fleet.cert_file} or key_file {fleet.key_file}"
             context.load_cert_chain(fleet.cert_file, fleet.key_file)
     except OSError as e:  # ssl.SSLError is one; neither names the file
-        raise ConfigError(f"[fleet] {files}: {e.strerror or e}", hint="PEM files that the user mrcd can read") from None
+        hint = "name PEM files that the user mrcd can read"
+        raise ConfigError(f"[fleet] {files}: {e.strerror or e}", hint=hint) from None
     return context
 
 
@@ -325,10 +327,10 @@ def _user(name: str) -> tuple[str, str]:
         with path.open("rb") as file:
             mode, data = os.fstat(file.fileno()).st_mode, file.read(_USER_BYTES)
     except OSError as e:
-        raise ConfigError(f"{path}: {e.strerror}", hint="[fleet] user_file: one line NAME:PASSWORD") from None
+        raise ConfigError(f"{path}: {e.strerror}", hint="[fleet] user_file must be readable for mrcd") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"{path} is open to other users (mode {stat.S_IMODE(mode):04o})", hint=f"`chmod 600 {path}`")
     user, colon, password = data.decode("utf-8", "replace").strip("\r\n").partition(":")
     if not (user and colon and password) or "\n" in password:
-        raise ConfigError(f"{path}: not one line NAME:PASSWORD", hint="the user and the password at etcd")
+        raise ConfigError(f"{path}: not one line NAME:PASSWORD", hint="write the name and password of a user of etcd")
     return user, password

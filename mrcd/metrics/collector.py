@@ -11,12 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -79,7 +74,11 @@ class TablesCollector(Collector):
         records = self._daemon.tables.peers[paths.rows]
         heard, now = records["heard_ns"].astype(np.int64), time.monotonic_ns()
         yield paths.by_peer(
-            GaugeMetricFamily("mrc_peer_reachable", "1 if a packet from the peer arrived recently.", labels=["peer"]),
+            GaugeMetricFamily(
+                "mrc_peer_reachable",
+                "1 if a packet from the peer arrived in the last 3 s (with many peers: longer).",
+                labels=["peer"],
+            ),
             (heard > 0) & (now - heard < unreachable_ns(self._daemon.plan)),
         )
         yield paths.by_peer(
@@ -94,7 +93,7 @@ class TablesCollector(Collector):
         )
         refused = CounterMetricFamily(
             "mrc_peer_refused_packets",
-            "Packets refused for their inner addresses; only peers that have sent some.",
+            "Packets of the peer refused for their inner addresses; only peers that have sent some.",
             labels=["peer"],
         )
         for peer, count in zip(self._daemon.plan.peers, records["refused"].tolist(), strict=True):
@@ -274,7 +273,7 @@ class EvMetrics:
             ("mrc_rx_packets", "Data packets received from the peer.", rxs["packets"]),
             ("mrc_rx_bytes", "Inner bytes received from the peer.", rxs["bytes"]),
             ("mrc_judged_tx_packets", "Data packets sent to the peer and judged: arrived or lost.", self._judged),
-            ("mrc_judged_rx_packets", "Judged data packets that the peer received.", self._arrived),
+            ("mrc_judged_rx_packets", "Those of mrc_judged_tx_packets_total that arrived.", self._arrived),
             ("mrc_peer_ce_packets", "Packets with CE marks that the peer received.", path_stats["rx_ce"]),
             ("mrc_probes_sent", "Probe requests sent.", evs["probe_seq"]),
             ("mrc_probe_replies", "Probe replies received.", path_stats["replies"]),
@@ -287,7 +286,7 @@ class EvMetrics:
                 "Data packets sent on the plane and judged: arrived or lost.",
                 self._judged,
             ),
-            ("mrc_plane_judged_rx_packets", "Judged data packets that peers received.", self._arrived),
+            ("mrc_plane_judged_rx_packets", "Those of mrc_plane_judged_tx_packets_total that arrived.", self._arrived),
         ):
             sums = self._per_plane(values).sum(axis=0)
             yield self._by_plane(CounterMetricFamily(name, text, labels=["plane"]), sums)

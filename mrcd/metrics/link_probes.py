@@ -18,8 +18,8 @@ _BAD = (State.LOSSY.text, State.DEAD.text)
 def families(documents: list[dict[str, Any]]) -> Iterator[Metric]:
     """Yield the metrics of the documents of GET /v1/links."""
     labels = ["plane", "end"]
-    judged = CounterMetricFamily("mrc_link_probe_judged", "Link probes sent, and back or lost since.", labels=labels)
-    lost = CounterMetricFamily("mrc_link_probe_lost", "Of these, link probes that did not come back.", labels=labels)
+    judged = CounterMetricFamily("mrc_link_probe_judged", "Link probes that came back or were lost.", labels=labels)
+    lost = CounterMetricFamily("mrc_link_probe_lost", "Link probes that did not come back.", labels=labels)
     probes, losses = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for d in documents:
         key = str(d["plane"]), "t0" if d["t1"] is None else "t1"
@@ -29,13 +29,13 @@ def families(documents: list[dict[str, Any]]) -> Iterator[Metric]:
         judged.add_metric(key, count)
         lost.add_metric(key, losses[key])
     yield from (judged, lost)
-    states = GaugeMetricFamily("mrc_links", "Links of this host by what link probes tell.", labels=["state"])
+    states = GaugeMetricFamily("mrc_links", "Number of links of this host, by state.", labels=["state"])
     for state in State:
         states.add_metric([state.text], sum(d["state"] == state.text for d in documents))
     yield states
     bad = GaugeMetricFamily(
         "mrc_link_probe_loss_ratio",
-        "What a bad link loses now, both directions together; only the worst links.",
+        "Ratio of packets that a lossy or dead link loses now, both directions together; only the worst links.",
         labels=["plane", "t1"],
     )
     for d in sorted((d for d in documents if d["state"] in _BAD), key=_loss, reverse=True)[:MOST_LINK_SERIES]:

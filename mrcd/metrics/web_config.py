@@ -75,7 +75,8 @@ class WebConfig:
         except (OSError, UnicodeDecodeError) as e:
             raise ConfigError(f"{self._path}: {e}", hint="[metrics] web_config names this file") from None
         except yaml.YAMLError as e:
-            raise ConfigError(f"{self._path}: not valid YAML: {' '.join(str(e).split())}") from None
+            why = f"{self._path}: not valid YAML: {' '.join(str(e).split())}"
+            raise ConfigError(why, hint="[metrics] web_config names this file") from None
         except ValidationError as e:
             faults = "; ".join(f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in e.errors(include_input=False))
             raise ConfigError(

@@ -225,4 +225,4 @@ def _write(path: Path, value: str) -> None:
         if path.read_text().strip() != value:
             path.write_text(value)
     except OSError as e:
-        raise MachineError(f"{path}: {e.strerror}", hint="mrcd must be root") from None
+        raise MachineError(f"{path}: {e.strerror}", hint="run mrcd as root, or by its systemd unit") from None

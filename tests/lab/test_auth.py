@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,13 +25,15 @@ from mrcd.tables.pinned import Tables
 from tests.lab.conftest import a_lab, mrcctl, out_of_use, wait_until
 
 RATE = 20_000  # packets per second
+LAB: dict[str, Any] = {"hosts": 4, "hosts_per_t0": 2, "planes": 2, "t1": 2, "source_filters": False}
+"""Without source filters, because a forger sends with another host's address."""
 H0, H1, H2 = 0, 1, 2
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """A lab with the two ends of the flow, and a host beside each."""
-    with a_lab("auth", hosts=4, hosts_per_t0=2, planes=2, t1=2, source_filters=False) as made:
+    with a_lab("auth", **LAB) as made:
         for host in made.fabric.hosts:  # the last events of the start
             wait_until(f"{host} has logged its three peers", partial(has_logged_peers, made, host, 3))
         yield made
@@ -154,7 +157,7 @@ def test_a_host_with_another_secret_is_not_believed(lab: Lab, tmp_path: Path) ->
     try:
         shutil.copy(other / "secrets", lab.state.secrets)
         assert environment(lab.state, "h3")["CREDENTIALS_DIRECTORY"] == str(lab.state.root)
-        lab.up(hosts=4, hosts_per_t0=2, planes=2, t1=2)
+        lab.up(**LAB)
         wait_until("h0 drops its packets", lambda: mrcctl(lab, "h0", "status")["drops"].get("bad_tag"))
         wait_until(
             "h0 finds it unreachable",

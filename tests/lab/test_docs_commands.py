@@ -27,7 +27,8 @@ SECONDS = 30
 NOT_RUN = {
     r"apt": "changes the packages of this machine",
     r"mrcctl fleet$": "names a group of commands",
-    r"mrcctl fleet links": "needs a Prometheus: tests/lab/test_fleet_links.py",
+    r"mrcctl (fleet )?(allow|deny|drain|put)$": "names a command without its target or file",
+    r"mrcctl fleet links(?! --help)": "needs a Prometheus: tests/lab/test_fleet_links.py",
     r"bpftool map dump": "names a command without its map",
     r"ethtool -L": "a veth of the lab has one queue",
     r"ethtool --show-tunnels": "a veth has no table of tunnels",
@@ -77,14 +78,16 @@ SYNOPSES = {
     "`paths [PEER] [--plane N] [--state S] [-i SECONDS]`": "mrcctl paths h2 --plane 1 --state GOOD -i 0.2",
     "`paths --bad`": "mrcctl paths --bad",
     "`paths --decode`": "mrcctl paths --decode",
-    "`links [--plane N] [-i SECONDS]`": "mrcctl links --plane 1 -i 0.2",
+    "`links [--plane N] [-i SECONDS]`": "mrcctl links --plane 3 -i 0.2",
     "`watch [PEER] [-i SECONDS]`": "mrcctl watch h2 -i 0.5",
     "`top [PEER] [-i SECONDS]`": "mrcctl top h2 -i 0.5",
     "`events [PEER] [--since 10m] [--follow] [--kind KIND] [--plane N] [--ev N] [-n N]`": (
         "mrcctl events h2 --since 10m --kind ev --plane 1 --ev 4 -n 3 && mrcctl events --follow"
     ),
     "`histograms`": "mrcctl histograms",
-    "`bpf maps`, `bpf progs`, `bpf dump [PEER [EV]]`": "mrcctl bpf maps && mrcctl bpf progs && mrcctl bpf dump h2 1",
+    "`bpf maps`, `bpf progs [-i SECONDS]`, `bpf dump [PEER [EV]]`": (
+        "mrcctl bpf maps && mrcctl bpf progs -i 0.2 && mrcctl bpf dump h2 1"
+    ),
     "`bugreport [-o FILE]`": "mrcctl bugreport -o report.tar.gz",
     "`deny`, `drain` `TARGET… [--for 30m] [--reason TEXT] [--force]`": (
         "mrcctl deny t1:1:2 --for 30m --reason test --force && mrcctl drain nic:h2:0 --for 30m --reason test --force"
@@ -153,6 +156,7 @@ NAMES = [
     (r"^scripts/lab fail$", "scripts/lab fail t1:1:2"),
     (r"^systemd-analyze security$", "systemd-analyze security --offline=true scripts/deploy/mrcd.service"),
     (r"(iperf3 -c \S+).*", r"\1 -t 1"),
+    (r"(iperf3 -s) .*", r"\1"),
     (r"^(scripts/lab \w+)", r"\1 --name pytest"),
 ]
 """Placeholders and what stands for them; the arguments that prose leaves out; the name of the test's lab."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests one hand for all hosts: they follow a real etcd of three members, whose packets mrcd carries itself.
+"""Tests fleet control: all hosts follow a real etcd of three members, whose packets mrcd carries itself.
 
 `scripts/bench fleet` does the same on eight hosts, many times.
 """

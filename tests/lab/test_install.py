@@ -87,7 +87,7 @@ def test_man_pages_are_complete(installed: Path, page: str) -> None:
     text = re.sub(r".\x08", "", _run("mandoc", "-T", "utf8", path))
     assert "undocumented" not in text
     for words in {
-        "mrcctl.1": ["mrcctl config check", "--timeout SECONDS", "Exit codes"],
+        "mrcctl.1": ["mrcctl config check", "--timeout SECONDS", "Exit status"],
         "mrcd.toml.5": ["[cluster]", "hold_down_ms (integer, 1 to 3600000; default 1000)", "[[hosts]]", "web_config"],
         "mrcd.8": ["--bpffs", "--config", "mrcctl detach"],
     }[path.name]:

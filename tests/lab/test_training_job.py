@@ -13,7 +13,7 @@ from labkit.demo.training import record, report, scenario
 from labkit.demo.training.scenario import Times
 from labkit.demo.training.screen import Lines, Screen
 from labkit.traffic.job import RANKS, has_torch
-from tests.lab.conftest import a_lab, all_good
+from tests.lab.conftest import a_lab
 
 TIMES = Times(lead_s=0.3, before_s=0.3, fault_s=1.0, after_s=1.0)
 
@@ -28,7 +28,6 @@ def test_a_t1_that_dies_stops_the_job_without_mrcd_only() -> None:
 
     with a_lab("job", hosts=RANKS, planes=2, t1=2) as lab:
         episodes = record.run(lab, TIMES, view, lambda path: scenario.faults(path)[:1])
-        assert all_good(lab)
         document = report.build(episodes, lab.fabric.parameters)
     without, with_mrcd = (report.of(document, way)["faults"][0] for way in (DETACHED, ATTACHED))
     assert without["target"] == with_mrcd["target"]
@@ -37,4 +36,4 @@ def test_a_t1_that_dies_stops_the_job_without_mrcd_only() -> None:
     assert without["longest_ms"] > 1000 * TIMES.fault_s * 0.9  # until TCP retransmits after the healing
     assert with_mrcd["longest_ms"] < 1000 * TIMES.fault_s * 0.9
     assert with_mrcd["steps"] > without["steps"]
-    assert "a step has run for" in printed.getvalue()
+    assert "fault: a T1 dies" in printed.getvalue()

@@ -129,6 +129,8 @@ def test_t0s_filter_sources_unless_the_lab_is_told_otherwise() -> None:
     assert [line.split("iif ")[1] for line in rules] == [
         "h2 from fd10:0:2:1::3 lookup main",
         "h3 from fd10:0:2:1::4 lookup main",
+        "h2 from fd10:0:2:1::3 unreachable",
+        "h3 from fd10:0:2:1::4 unreachable",
         "h2 blackhole",
         "h3 blackhole",
     ]

@@ -11,7 +11,6 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mrcd.daemon.daemon import Daemon
-from mrcd.metrics import fabric_sums
 from mrcd.metrics.fabric_sums import FabricCollector
 from tests import cluster_files
 from tests.unit.test_metrics import PAGE, ROW, Host
@@ -111,7 +110,7 @@ def test_after_a_long_time_without_a_scrape_probes_are_not_guessed(
     host: Host, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 10**12
-    monkeypatch.setattr(fabric_sums.time, "monotonic_ns", lambda: now)
+    monkeypatch.setattr("time.monotonic_ns", lambda: now)
     before = sums(endpoint.scrape(), 1, 1)
     now += 61 * 10**9
     host.path_stats["missed"][1, 5] = 100

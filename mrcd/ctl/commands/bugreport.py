@@ -27,7 +27,7 @@ def bugreport(options: Options, output: Path | None, config: Path | None) -> Non
 
     Changes nothing and works while mrcd is down. Values of keys named key, password, secret, token and the like are
     removed; addresses, host names and MACs are not. manifest.json lists each file, its source, and every file that
-    is missing. --timeout applies to each command that is run. Exit code 2 if the user may not read mrcd's data.
+    is missing. --timeout applies to each command that is run. Exit status 2 if the user may not read mrcd's data.
     """
     import os
     import socket

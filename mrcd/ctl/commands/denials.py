@@ -106,7 +106,8 @@ def drain(options: Options, /, wait: float, **given: Any) -> None:
     while True:
         found = next((d for d in options.client.get("/v1/denials")["denials"] if d["target"] == answer["target"]), None)
         if found is None:
-            raise DaemonError(f"{answer['target']} is no longer denied: it was allowed or has expired")
+            why = f"{answer['target']} is no longer denied: it was allowed or has expired"
+            raise DaemonError(why, hint="`mrcctl events --kind denial` says by whom or when")
         waited = time.monotonic() - began
         if found["empty"] or waited >= wait:
             break

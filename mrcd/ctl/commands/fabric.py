@@ -36,7 +36,7 @@ def fabric() -> None:
 @click.option("--t1s", type=int, metavar="N", help="T1s in a plane; default: as many as a T0 has hosts.")
 @click.option("--mtu", type=int, default=9100, show_default=True, metavar="BYTES", help="MTU of the planes.")
 @click.option("--name", default="mrc", show_default=True, help="Name of the cluster.")
-@click.option("--host-name", default="gpu", show_default=True, metavar="NAME", help="What a number is appended to.")
+@click.option("--host-name", default="gpu", show_default=True, metavar="NAME", help="Hosts are NAME and a number.")
 @click.option(
     "--prefix",
     "prefixes",
@@ -88,7 +88,7 @@ def plan(
 @fabric.command(short_help="Print the configuration of switches.")
 @_file
 @_format
-@click.option("--switch", metavar="NAME", help="Print that of one switch: t0-PLANE-NUMBER or t1-PLANE-NUMBER.")
+@click.option("--switch", metavar="NAME", help="Print only this switch: t0-PLANE-NUMBER or t1-PLANE-NUMBER.")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -113,7 +113,7 @@ def config(options: Options, file: Path | None, format_: str, switch: str | None
     try:
         document = documents.configured(file or default_file(), format_, switch, output)
     except OSError as e:
-        raise MachineError(f"{e.filename or output}: {e.strerror}") from None
+        raise MachineError(f"{e.filename or output}: {e.strerror}", hint="name another --output DIRECTORY") from None
     emit(options, document, written_lines)
 
 
@@ -127,14 +127,14 @@ def config(options: Options, file: Path | None, format_: str, switch: str | None
     default=DEFAULT_EVS,
     show_default=True,
     metavar="N",
-    help="Follow about so many EVs, between random hosts.",
+    help="Follow about N EVs, between random hosts.",
 )
 @common
 @click.pass_context
 def check(ctx: click.Context, directory: Path, file: Path | None, format_: str, evs: int) -> None:
     """Check the configurations in DIRECTORY, as `mrcctl fabric config --output` writes them, against the cluster file.
 
-    Follows EVs from host to host through what the configurations say, and names all mistakes. Exit code 1 if there
+    Follows EVs from host to host through what the configurations say, and names all mistakes. Exit status 1 if there
     are any. FILE defaults to mrcd's cluster file.
     """
     from mrcd.ctl.commands import fabric_documents as documents
@@ -143,6 +143,7 @@ def check(ctx: click.Context, directory: Path, file: Path | None, format_: str, 
     try:
         document = documents.checked(file or default_file(), format_, directory, evs)
     except OSError as e:
-        raise MachineError(f"{e.filename or directory}: {e.strerror}") from None
+        hint = "DIRECTORY must be that of `mrcctl fabric config --output`"
+        raise MachineError(f"{e.filename or directory}: {e.strerror}", hint=hint) from None
     emit(options, document, check_lines, width=terminal_width())
     ctx.exit(0 if document["correct"] else 1)

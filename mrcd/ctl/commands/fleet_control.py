@@ -31,7 +31,7 @@ def _client(options: Options) -> Client:
 
 
 def _wait(options: Options, seconds: float, answer: Json, judge: Callable[[Json], Progress]) -> None:
-    """Wait for the reports of all hosts, and print the answer with what they say. Exit code 2 if some do not follow."""
+    """Wait for the reports of all hosts, and print the answer with what they say. Exit status 2 if not all follow."""
     client, began, pause_s, shown = _client(options), time.monotonic(), _POLL_S[0], ""
     while True:
         try:
@@ -72,7 +72,7 @@ _wait_option = click.option(
 @common
 @click.pass_obj
 def deny(options: Options, /, wait: float, **given: Any) -> None:
-    """Have no host send data on the paths of a target until that is allowed again, and wait until all do so.
+    """Stop all hosts from sending data on the paths of a target, and wait until all have done so.
 
     A host that would keep too few usable EVs for a peer refuses, and says why; the others follow. Nothing is denied if
     this host refuses. As with `mrcctl deny`, a repeated deny keeps the end and the reason.
@@ -90,7 +90,7 @@ def deny(options: Options, /, wait: float, **given: Any) -> None:
 def drain(options: Options, /, wait: float, **given: Any) -> None:
     """Deny the paths of a target on all hosts, and wait until all packets sent on them have arrived.
 
-    Run this before a switch is taken out. It ends with exit code 0 only if every host of the cluster file has said
+    Run this before a switch is taken out. It ends with exit status 0 only if every host of the cluster file has said
     that nothing is left; a host that is down or does not reach etcd is named.
     """
     answer = _deny(options, chosen("fleet drain", given) | {"drain": True})
@@ -166,13 +166,13 @@ def get(options: Options) -> None:
 def status(options: Options, all_: bool, wide: bool) -> None:
     """Show the generation of the cluster file that each host runs, fleet-wide denials, and which host refuses what.
 
-    Exit code 2 if a host refuses something, runs another generation, or is away.
+    Exit status 2 if a host refuses something, runs another generation, or is away.
     """
     document = _client(options).get("/v1/fleet")
     emit(options, document, documents.fleet_lines, all_=all_, colour=colours(), width=terminal_width(wide))
     wrong = documents.wrong(document)
     if wrong:
-        raise MachineError(wrong, hint="`mrcctl fleet status --json` has all; mrcd's log on these hosts")
+        raise MachineError(wrong, hint="`mrcctl fleet status --json` has all; mrcd's log on these hosts has more")
 
 
 COMMANDS: tuple[click.Command, ...] = (status, put, get, deny, drain, allow)

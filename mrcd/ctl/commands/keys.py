@@ -43,7 +43,7 @@ def status(options: Options, wide: bool) -> None:
 @keys.command(short_help="Read the secrets file again, and wait until the newest secret is in use.")
 @click.option(
     "--wait", type=click.FloatRange(0, 86_400), default=30.0, show_default=True, metavar="SECONDS",
-    help="Wait so long for the peers.",
+    help="Wait at most so long for the peers.",
 )  # fmt: skip
 @common
 @click.pass_obj
@@ -51,8 +51,8 @@ def rotate(options: Options, wait: float) -> None:
     """Have mrcd read its files again, and wait until it sends to each reachable peer with the newest secret.
 
     A peer gets packets under a secret only when it accepts it: run this on every host that has the new file, in any
-    order. Like `mrcctl reload`, it applies changes of the cluster file, too. Exit code 2 if some peers do not have the
-    new secret yet; mrcd goes on without this command.
+    order. Like `mrcctl reload`, it applies changes of the cluster file, too. Exit status 2 if some peers do not have
+    the new secret yet; mrcd goes on without this command.
     """
     said = options.client.post("/v1/reload", {})["message"]
     deadline = time.monotonic() + wait
@@ -60,7 +60,7 @@ def rotate(options: Options, wait: float) -> None:
     while True:
         document = options.client.get("/v1/keys")
         if document["mode"] == "off":
-            raise UsageError("packets are not authenticated: [auth] mode is off", hint="see docs/security.md")
+            raise UsageError("packets are not authenticated: [auth] mode is off", hint='set it to "permissive" first')
         waiting = late(document)
         if not waiting:
             emit(options, document | {"message": f"{said}; {verdict(document)}"}, lambda d: [d["message"]])
@@ -111,7 +111,7 @@ def generate(options: Options, file: Path | None, add: bool, pairs: Path | None)
     except FileExistsError:
         raise UsageError(f"{path} exists; nothing was changed", hint="--add appends a new secret") from None
     except OSError as e:
-        raise MachineError(f"{path}: {e.strerror}") from None
+        raise MachineError(f"{path}: {e.strerror}", hint="run mrcctl as root, or name another FILE") from None
     ids = [s.key_id for s in made]
     document: Json = {"file": str(path), "ids": ids, "message": f"{path} holds {_named(ids)}"}
     emit(options, document, lambda d: [f"{d['message']}; copy it to all hosts, then `mrcctl keys rotate` on each"])
@@ -123,13 +123,14 @@ def _generate_pairs(options: Options, directory: Path, file: Path | None, add: b
     from mrcd.config import cluster_file  # pydantic
 
     if file and not add:
-        raise UsageError("FILE is kept with --add only", hint="`mrcctl keys generate --pairs DIRECTORY --add FILE`")
+        hint = "`mrcctl keys generate --pairs DIRECTORY --add FILE`"
+        raise UsageError("--pairs takes a FILE only with --add", hint=hint)
     hosts = {h.name: h.id for h in cluster_file.load(default_file()).hosts}
     try:
         kept = secrets_file.read(file) if file else ()
         ids = pair_files.generate(directory, hosts, add=add and not file, cluster=kept)
     except OSError as e:
-        raise MachineError(f"{e.filename or directory}: {e.strerror}") from None
+        raise MachineError(f"{e.filename or directory}: {e.strerror}", hint="name another DIRECTORY") from None
     message = f"{len(hosts)} files in {directory} hold {_named(ids)}"
     document: Json = {"directory": str(directory), "hosts": list(hosts), "ids": ids, "message": message}
     emit(options, document, lambda d: [f"{d['message']}; copy each to its host, then `mrcctl keys rotate` on each"])

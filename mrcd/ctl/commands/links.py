@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def links(options: Options, plane: int | None, interval: float | None, wide: bool) -> None:
     """List the links from this host's NICs to its T0s, and from there to the T1s, as link probes see them.
 
-    A link probe turns round at the far end of a link. A dead link to a T1 may also be a dead T1: one host cannot tell.
-    LOST says in which direction a bad link loses packets, where EVs tell: up is away from this host.
+    The switch at the far end of a link sends a link probe back. A dead link to a T1 may also be a dead T1: one host
+    cannot tell. LOST says in which direction a bad link loses packets, where EVs tell: up is away from this host.
 
-    Exit code 1 if a link is dead or lossy.
+    Exit status 1 if a link is dead or lossy.
     """
 
     def chosen(rows: Json) -> Json:

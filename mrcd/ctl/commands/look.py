@@ -313,7 +313,7 @@ def events(
 def version(options: Options) -> None:
     """Print the versions of mrcctl and of the running mrcd.
 
-    Exit code 2 if mrcd may be running but does not answer.
+    Exit status 2 if mrcd may be running but does not answer.
     """
     daemon = error = None
     try:

@@ -68,7 +68,7 @@ def _pace(command: Any) -> Any:
     for option in (
         click.option(
             "--wait", type=click.FloatRange(0, 3600), default=1.0, metavar="SECONDS", show_default=True,
-            help="Wait so long for the last answers.",
+            help="Wait at most so long for the last answers.",
         ),
         click.option(
             "--interval", type=click.FloatRange(0.1, 60_000), default=10.0, metavar="MS", show_default=True,
@@ -96,7 +96,7 @@ def probe(
     """Probe the EVs to PEER: loss, and minimum, mean, maximum and deviation of the round-trip times, as ping does.
 
     The peer's mrc_pop answers on a usable EV of its own choice in the same plane. These diagnostic probes change no
-    counter and no EV state on either host. Exit code 2 if nothing came back.
+    counter and no EV state on either host. Exit status 2 if nothing came back.
 
     These round trips are shorter than those of `mrcctl peers`: a tool sends many probes in a row, so that the CPUs of
     both hosts stay awake; the probes of an idle path find them asleep.
@@ -133,7 +133,7 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
 
     Without --ev it begins with what `mrcctl status` says of PEER as a whole: down, detached, another key or file.
 
-    Exit code 1 if the path to PEER is broken or slow, or PEER as a whole is named so, 2 if nothing could be sent.
+    Exit status 1 if the path to PEER is broken or slow, or the fault is PEER as a whole; 2 if nothing could be sent.
     """
     from mrcd.ctl.packets import trace as work
 
@@ -153,7 +153,7 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
 
 
 @click.command(short_help="Print MRC packets, live or from a file.")
-@click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after so many packets.")
+@click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after N packets.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Stop after this time.")
 @peer_argument()
 @plane_option
@@ -162,7 +162,7 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
 @click.option("-r", "source", type=click.Path(path_type=Path), metavar="FILE", help="Read a pcap or pcapng file.")
 @click.option("-w", "target", type=click.Path(path_type=Path), metavar="FILE", help="Write pcap; '-' is stdout.")
 @click.option(
-    "--snap", type=click.IntRange(128), metavar="BYTES", help="Keep so much of a packet; default all with -w."
+    "--snap", type=click.IntRange(128), metavar="BYTES", help="Keep so many bytes of a packet; default all with -w."
 )
 @common
 @click.pass_obj
@@ -234,7 +234,7 @@ def _finish(options: Options, document: Json) -> None:
 def preflight(options: Options, file: Path | None, host: str | None) -> None:
     """Check whether the kernel, NICs and settings of this machine can run mrcd. Changes nothing; mrcd need not run.
 
-    Without a cluster file the checks that need one are skipped. Exit code 0 if no check failed (warnings included),
+    Without a cluster file the checks that need one are skipped. Exit status 0 if no check failed (warnings included),
     2 otherwise.
     """
     from mrcd.ctl.examine import command
@@ -250,7 +250,7 @@ def doctor(options: Options, peer: str | None) -> None:
     """Check a host on which mrcd runs: the checks of preflight, the attached programs, and each EV.
 
     Sends diagnostic probes, which change no EV state, in three sizes on each EV. With more than 8,192 EVs it probes
-    those of random peers. Exit code 0 if no check failed (warnings included), 2 otherwise.
+    those of random peers. Exit status 0 if no check failed (warnings included), 2 otherwise.
     """
     from mrcd.ctl.examine import command
 

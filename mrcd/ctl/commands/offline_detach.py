@@ -64,7 +64,8 @@ class _Running:
         try:
             return running_file.plan_in(self.document)
         except (ValueError, KeyError, TypeError) as e:
-            raise MachineError(f"another version's configuration: {e!r}") from None
+            why = f"another version of mrcd wrote the running configuration: {e!r}"
+            raise MachineError(why, hint="use the mrcctl of that version, or start mrcd") from None
 
 
 def without_mrcd(run_dir: Path) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def _frames(sampler: Sampler) -> Iterator[dict[str, Any]]:
 
 @click.command(short_help="Show peers, traffic, bad paths and events, live.")
 @_interval
-@click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="End after so many samples.")
+@click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="End after N samples.")
 @peer_argument()
 @common
 @click.pass_obj

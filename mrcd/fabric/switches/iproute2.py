@@ -81,6 +81,7 @@ def _port(port: Port) -> Iterator[str]:
 def source_filters(switch: Switch) -> Iterator[str]:
     """Yields the rules that drop what hosts send from other addresses than their own.
 
+    A host's own packets without a route are answered by an ICMPv6 error, by which mrcd leaves their EV at once.
     What is for the switch itself, as neighbour discovery, is in the local table, which comes first.
     """
     filtered = [port for port in switch.ports if port.source]
@@ -89,6 +90,8 @@ def source_filters(switch: Switch) -> Iterator[str]:
     yield f"rule flush protocol {RULES}"
     for port in filtered:
         yield f"rule add pref 100 protocol {RULES} iif {port.name} from {port.source} lookup main"
+    for port in filtered:
+        yield f"rule add pref 150 protocol {RULES} iif {port.name} from {port.source} unreachable"
     for port in filtered:
         yield f"rule add pref 200 protocol {RULES} iif {port.name} blackhole"
 
@@ -121,6 +124,8 @@ def read_line(found: Reading, words: list[str]) -> None:
             pass
         case ["ip", "-6", "rule", "add", "pref", _, "protocol", _, "iif", interface, "from", source, "lookup", "main"]:
             found.permit(interface, f"{source}/128")
+        case ["ip", "-6", "rule", "add", "pref", _, "protocol", _, "iif", _, "from", _, "unreachable"]:
+            pass
         case ["ip", "-6", "rule", "add", "pref", _, "protocol", _, "iif", interface, "blackhole"]:
             found.filtered.add(interface)
         case _:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Measures one hand for all hosts: eight hosts follow an etcd of three members, under load, while members die.
+"""Measures fleet control: eight hosts follow an etcd of three members, under load, while members die.
 
 etcd's members are hosts of the lab, and their packets take mrcd's paths.
 """

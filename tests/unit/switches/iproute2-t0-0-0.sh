@@ -27,4 +27,5 @@ ip -6 route replace fd10::/48 nexthop via fe80::1:0 dev t1-0 nexthop via fe80::1
 ip -6 route replace unreachable fd10::/64
 ip -6 rule flush protocol 109
 ip -6 rule add pref 100 protocol 109 iif a from fd10::1 lookup main
+ip -6 rule add pref 150 protocol 109 iif a from fd10::1 unreachable
 ip -6 rule add pref 200 protocol 109 iif a blackhole
