@@ -35,7 +35,7 @@ def truth(*elements: Element) -> set[Element]:
     return {replace(e, direction=d) for e in elements for d in directions(e)}
 
 
-@pytest.mark.parametrize("ratio", [0.001, 0.005, 0.1, 1.0])
+@pytest.mark.parametrize("ratio", [0.005, 1.0])
 @pytest.mark.parametrize(
     "element",
     [

@@ -13,7 +13,7 @@ _TRIED_HOSTS = 12
 
 def candidates(model: Model, plane: int) -> list[Element]:
     """Returns the most suspicious elements of each kind in a plane."""
-    return [*_switches_and_links(model, plane), *_nics(model, plane)]
+    return sorted(_switches_and_links(model, plane) | _nics(model, plane))  # sorted, so that ties are decided alike
 
 
 def excess(lost: Floats, expected: Floats) -> Floats:

@@ -18,7 +18,7 @@ class Grid:
 
     def __init__(self, sums: Sums, noise: Any) -> None:
         """Starts with this usual loss ratio, and explains nothing."""
-        self.sent, self.lost = sums.sent.copy(), sums.lost.copy()
+        self.sent, self.lost = sums.sent.astype(float), sums.lost.astype(float)
         self.set_noise(noise)
         self.explained = np.zeros_like(self.sent)
         self.margin = 1.0
