@@ -3,6 +3,7 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -75,3 +76,31 @@ def ev_option(command: F) -> F:
 def wide_option(command: F) -> F:
     """Add --wide."""
     return click.option("--wide", "-w", is_flag=True, help="All columns, even if the terminal is narrow.")(command)
+
+
+def prometheus_options(command: F) -> F:
+    """Add --prometheus and --http-config. The command gets `server`, a mrcd.fleet.prometheus.Prometheus."""
+
+    @functools.wraps(command)
+    def with_server(*args: Any, url: str, http_config: Path | None, **given: Any) -> Any:
+        from mrcd.fleet.prometheus import HttpConfig, Prometheus, read_config
+
+        config = read_config(http_config) if http_config else HttpConfig()
+        timeout = click.get_current_context().ensure_object(Options).timeout
+        return command(*args, server=Prometheus(url, timeout, config), **given)
+
+    server = click.option(
+        "--prometheus",
+        "url",
+        required=True,
+        envvar="MRC_PROMETHEUS",
+        metavar="URL",
+        help="The server, such as http://prometheus:9090; default $MRC_PROMETHEUS.",
+    )
+    config = click.option(
+        "--http-config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Credentials and certificates, as in promtool's --http.config.file.",
+    )
+    return cast(F, server(config(with_server)))

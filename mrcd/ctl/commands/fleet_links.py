@@ -2,32 +2,22 @@
 """Defines `mrcctl fleet links`, which asks Prometheus and needs no mrcd on its host."""
 
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mrcd.ctl.base import Options, colours, common, emit, terminal_width
 from mrcd.ctl.documents.fleet_links import links_lines
-from mrcd.ctl.options import wide_option
+from mrcd.ctl.options import prometheus_options, wide_option
+
+if TYPE_CHECKING:
+    from mrcd.fleet.prometheus import Prometheus
 
 _LEAST_WINDOW_S = 1.0
 
 
 @click.command(short_help="Name the links, NICs and switches that lose packets, from all hosts' counts.")
-@click.option(
-    "--prometheus",
-    "url",
-    required=True,
-    envvar="MRC_PROMETHEUS",
-    metavar="URL",
-    help="The server, such as http://prometheus:9090; default $MRC_PROMETHEUS.",
-)
-@click.option(
-    "--http-config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Credentials and certificates, as in promtool's --http.config.file.",
-)
+@prometheus_options
 @click.option(
     "--window",
     type=click.FloatRange(min=_LEAST_WINDOW_S, max=86_400),
@@ -39,7 +29,7 @@ _LEAST_WINDOW_S = 1.0
 @wide_option
 @common
 @click.pass_obj
-def links(options: Options, /, url: str, http_config: Path | None, window: float, wide: bool) -> None:
+def links(options: Options, /, server: "Prometheus", window: float, wide: bool) -> None:
     """Name the links, NICs and switches of the fabric that lose packets, by what all hosts have sent and lost.
 
     Prometheus has to scrape /metrics/fabric of all hosts. LOSS % is the least loss ratio: hosts leave lossy paths, and
@@ -49,9 +39,7 @@ def links(options: Options, /, url: str, http_config: Path | None, window: float
     Exit code 0 if no part loses packets, 1 if some do, 2 if that cannot be told. --timeout is for each question.
     """
     from mrcd.fleet.localise.document import localised
-    from mrcd.fleet.localise.prometheus import HttpConfig, Prometheus, read_config
 
-    config = read_config(http_config) if http_config else HttpConfig()
-    document = localised(Prometheus(url, options.timeout, config), window)
+    document = localised(server, window)
     emit(options, document, links_lines, colour=colours(), width=terminal_width(wide))
     sys.exit(1 if document["links"] else 0)

@@ -5,6 +5,5 @@ counts      the sums that hosts export          elements    what can lose packet
 model       where its losses are counted        sender      the same for one host's NIC
 grid        one sum, and what is expected       likelihood  fits the losses of an element
 candidates  what to try                         search      the fewest elements that explain all
-prometheus  asks Prometheus                     read        its answers → counts
-document    what `mrcctl fleet links` prints
+read        Prometheus' answers → counts        document    what `mrcctl fleet links` prints
 """

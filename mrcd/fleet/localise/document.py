@@ -12,9 +12,9 @@ from typing import Any
 from mrcd.errors import MachineError
 from mrcd.fleet.localise import read
 from mrcd.fleet.localise.elements import Direction, Element, Kind
-from mrcd.fleet.localise.prometheus import Prometheus
 from mrcd.fleet.localise.read import PEER, PEER_T0, UPLINK, Names, Reader, Selection
 from mrcd.fleet.localise.search import LEAST_LOST, Found, localise
+from mrcd.fleet.prometheus import Prometheus
 
 HISTORY_S = 6 * 3600.0  # a loss that began earlier has no beginning
 _STILL = 0.1  # of what is lost now: a window in which less was lost is before the beginning

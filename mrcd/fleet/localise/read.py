@@ -14,7 +14,7 @@ import numpy as np
 
 from mrcd.errors import MachineError
 from mrcd.fleet.localise.counts import Fleet, Floats, HostSums, Ints, Sums
-from mrcd.fleet.localise.prometheus import Prometheus, Sample
+from mrcd.fleet.prometheus import Prometheus, Sample
 
 HOST = "mrc_fabric_host_info"
 UPLINK, PEER_T0, PEER = "mrc_fabric_uplink", "mrc_fabric_t0", "mrc_fabric_peer"
