@@ -9,6 +9,7 @@ from mrcd.fleet.localise.model import Model
 
 _TRIED = 6  # elements of each kind
 _TRIED_HOSTS = 12
+_LEAST = 1.0  # of the log likelihood: what a cell can gain at least to be looked at
 
 
 def candidates(model: Model, plane: int) -> list[Element]:
@@ -26,11 +27,11 @@ def excess(lost: Floats, expected: Floats) -> Floats:
 
 
 def _top(values: Floats, count: int) -> list[int]:
-    """Returns the places of the largest positive values."""
-    size = min(count, len(values))
-    if not size:
-        return []
-    return [int(i) for i in np.argpartition(values, -size)[-size:] if values[i] > 0]
+    """Returns the places of the largest values."""
+    some = np.flatnonzero(values > _LEAST)  # few: argpartition is slow where most values are zero
+    if len(some) > count:
+        some = some[np.argpartition(values[some], -count)[-count:]]
+    return [int(i) for i in some]
 
 
 def _switches_and_links(model: Model, p: int) -> set[Element]:

@@ -88,8 +88,9 @@ class Model:
         """Sets the margin by how exact the explanation is: pairs of hosts use some T1s only, so shares differ."""
         grids, errors = (self.uplink, self.peer_t0, self.peer), []
         for grid in grids:
-            at = grid.explained > np.maximum(_COUNTED, 10 * self.noise * grid.sent)
-            errors.append(np.abs(grid.lost[at] / grid.explained[at] - 1))
+            at = np.nonzero(grid.explained > _COUNTED)
+            explained, noise = grid.explained[at], self.noise * grid.sent[at]
+            errors.append(np.abs(grid.lost[at] / explained - 1)[explained > 10 * noise])
         error = np.concatenate(errors)
         spread = float(np.median(error)) if len(error) else 0.0
         for grid in (*grids, self.pairs):
