@@ -149,7 +149,7 @@ def test_a_fleet_without_traffic_and_one_without_t1s() -> None:
 def cells(lost: list[float], crossing: list[float]) -> Cells:
     size = len(lost)
     usual = np.full(size, 0.1)
-    return Cells(np.array(lost), usual, usual, np.array(crossing), np.ones(size, bool))
+    return Cells(np.array(lost), usual, usual, np.array(crossing), np.ones(size, bool), np.ones(size))
 
 
 def test_a_fit_has_the_same_losses_in_all_views() -> None:
@@ -176,7 +176,7 @@ def test_nothing_lost_or_nothing_sent_is_no_fit(crossing: float) -> None:
 
 def test_more_elements_must_explain_much_more() -> None:
     def result(value: float, *elements: Element) -> Result:
-        return Result(value, {e: Fit(100, 1000, 0.1, 0.1, 100, 1) for e in elements})
+        return Result(value, {e: Fit(100, 1000, 0.1, 0.1, 100, 1, 1000) for e in elements})
 
     links = [Element(Kind.LINK, UP, 2, t0, 6) for t0 in range(3)]
     one, many = result(1000, T1), result(1030, *links)

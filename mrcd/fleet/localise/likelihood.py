@@ -25,7 +25,8 @@ class Cells(NamedTuple):
     """Lost packets, those that are expected without the element, and packets that crossed the element.
 
     `expected` has a margin; `usual` is the same without. `is_far`: packets between different T0s. Others have fewer
-    EVs, and so lose fewer packets until these are left.
+    EVs, and so lose fewer packets until these are left. `weight`: of a cell's likelihood, the mean of its losses
+    divided by their variance.
     """
 
     lost: Floats
@@ -33,6 +34,7 @@ class Cells(NamedTuple):
     usual: Floats
     crossing: Floats
     is_far: NDArray[np.bool_]
+    weight: Floats
 
 
 class Views(NamedTuple):
@@ -48,7 +50,7 @@ class Fit(NamedTuple):
 
     `ratio` is that of uplinks and peers' T0s, `pair_ratio` that of peers. `least` is the number of lost packets beyond
     the usual ones in the view that has fewest. `even` is the share of the losses that was seen where it was
-    predicted, in the view where that is least.
+    predicted, in the view where that is least. `evidence` is the gain with each cell's weight.
     """
 
     lost: float
@@ -57,9 +59,10 @@ class Fit(NamedTuple):
     pair_ratio: float
     least: float
     even: float
+    evidence: float
 
 
-NOTHING = Fit(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+NOTHING = Fit(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def fit(views: Views) -> Fit:
@@ -74,9 +77,8 @@ def fit(views: Views) -> Fit:
         return NOTHING
     expected = np.maximum(np.concatenate([v.expected for v in views])[some], _LEAST_EXPECTED)
     totals = (packets, packets, of_pairs)
-    share = np.concatenate([v.crossing / total for v, total in zip(views, totals, strict=True)])
-    shares = float(share.sum())
-    share = np.maximum(share[some], 0.0)
+    all_shares = np.concatenate([v.crossing / total for v, total in zip(views, totals, strict=True)])
+    shares, share = float(all_shares.sum()), np.maximum(all_shares[some], 0.0)
     if float((n * share / expected).sum()) <= shares:
         return NOTHING
     found, most = max(1e-3, float((n * (share > 0)).sum()) / shares), min(packets, of_pairs)
@@ -89,10 +91,14 @@ def fit(views: Views) -> Fit:
         found = min(most, found * float(np.exp(step)))
         if abs(step) < _CLOSE or (found == most and step > 0):
             break
-    gain = float((n * np.log1p(found * share / expected)).sum()) - found * shares
+    gains, weight = n * np.log1p(found * share / expected), np.concatenate([v.weight for v in views])
+    gain = float(gains.sum()) - found * shares
+    evidence = float((gains * weight[some]).sum()) - found * float((weight * all_shares).sum())
     beyond = [float((v.lost - v.usual)[v.crossing > 0].sum()) for v in views if v.crossing.any()]
     even = min(_evenness(v, found / total) for v, total in zip(views, totals, strict=True))
-    return Fit(found, gain / len(views), found / packets, found / of_pairs, min(beyond), even)
+    return Fit(
+        found, gain / len(views), found / packets, found / of_pairs, min(beyond), even, evidence / len(views)
+    )
 
 
 def _evenness(view: Cells, ratio: float) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mrcd.fleet.localise.counts import Fleet, Floats, HostSums, Ints, Sums
 from mrcd.fleet.localise.elements import Direction, Element, Kind
-from mrcd.fleet.localise.grid import Grid, shares, usual_noise, usual_of_planes
+from mrcd.fleet.localise.grid import NIC_CLUMP, Grid, shares, usual_noise, usual_of_planes
 from mrcd.fleet.localise.likelihood import NOTHING, Fit, Views
 from mrcd.fleet.localise.sender import Sender
 
@@ -33,7 +33,8 @@ class Model:
         self.planes, self.t0s, self.t1s, self.hosts = fleet.shape
         self.noise = usual_noise(fleet.uplink if fleet.uplink.sent.any() else fleet.peer_t0)
         self._t0_of_pair = fleet.t0_of_host[fleet.peer_host]
-        self.uplink, self.peer_t0, self.peer = (Grid(v, self.noise) for v in (fleet.uplink, fleet.peer_t0, fleet.peer))
+        self.uplink, self.peer_t0 = Grid(fleet.uplink, self.noise), Grid(fleet.peer_t0, self.noise)
+        self.peer = Grid(fleet.peer, self.noise, NIC_CLUMP)
         self.pairs = Grid(Sums(self._per_t0(fleet.peer.sent), self._per_t0(fleet.peer.lost)), self.noise)
         self.t1_share = shares(fleet.uplink.sent, 2)  # (planes, T0s, T1s)
         self.plane_share = shares(fleet.peer_t0.sent.sum(axis=2), 0)  # (planes, T0s)
@@ -95,6 +96,7 @@ class Model:
         spread = float(np.median(error)) if len(error) else 0.0
         for grid in (*grids, self.pairs):
             grid.margin = 1 + 2 * min(max(spread, _LEAST_SPREAD), _MOST_SPREAD)
+            grid.measure_clump()
 
     # ---- where an element's losses are counted ----
 
@@ -166,7 +168,12 @@ class Model:
         """Chooses an element, changes its losses, or takes it out again with NOTHING."""
         before = self.chosen.pop(e, NOTHING)
         if e.is_sender and (fit.lost > 0) != (before.lost > 0):
+            others = [(o, f) for o, f in self.chosen.items() if not o.is_sender]
+            for other, f in others:  # what they explain depends on what is sent
+                self._add(other, -f.ratio, -f.pair_ratio)
             self._take_out(e, sign=-1.0 if fit.lost else 1.0)
+            for other, f in others:
+                self._add(other, f.ratio, f.pair_ratio)
         elif not e.is_sender:
             self._add(e, fit.ratio - before.ratio, fit.pair_ratio - before.pair_ratio)
         if fit.lost:

@@ -31,6 +31,7 @@ _AGREE = 3.0  # each view has at least the lost packets of an element, divided b
 # Least share of the losses that are where they were predicted: a pair of hosts uses some T1s only.
 _EVEN = {Kind.LINK: 0.15, Kind.NIC: 0.3, Kind.T0: 0.5, Kind.T1: 0.5}
 _LEAST_SCORE = 10.0  # of the log likelihood, beyond the price
+_LEAST_EVIDENCE = 25.0  # of the log likelihood where each cell weighs by its variance
 _MOST_CHOSEN = 16  # in a plane
 _MORE = 3  # elements than the first search found
 _WORTH = 0.03  # of what is explained otherwise: an element more must explain so much more
@@ -178,7 +179,7 @@ class _Search:
         """Returns the scores of the suspicious elements of a plane that could be chosen."""
         tried = [e for e in candidates(self._model, plane) if is_wanted(e) and e not in self._model.chosen]
         fits = [(e, fit(self._model.views(e))) for e in tried]
-        return [(self._score(e, f), e, f) for e, f in fits if self._is_fault(e, f)]
+        return [(self._score(e, f), e, f) for e, f in fits if self._is_fault(e, f) and f.evidence >= _LEAST_EVIDENCE]
 
     def _score(self, e: Element, losses: Fit) -> float:
         """Returns the gain of an element less its price; the other direction of the same part costs nothing."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from mrcd.fleet.localise.counts import Floats, HostSums, Ints
 from mrcd.fleet.localise.elements import Direction, Element, Kind
-from mrcd.fleet.localise.grid import Grid, shares
+from mrcd.fleet.localise.grid import NIC_CLUMP, Grid, shares
 from mrcd.fleet.localise.likelihood import Fit, Views
 
 
@@ -17,7 +17,7 @@ class Sender:
     def __init__(self, sums: HostSums, t0: int, t0_of_host: Ints, noise: float) -> None:
         self.sums = sums
         self._t0, self._t0_of_host = t0, t0_of_host
-        self._grids = [Grid(s, noise) for s in (sums.uplink, sums.peer_t0, sums.peer)]
+        self._grids = [Grid(s, noise, NIC_CLUMP) for s in (sums.uplink, sums.peer_t0, sums.peer)]
         self._t1_share = shares(sums.uplink.sent, 1)  # (planes, T1s)
         self._plane_share = shares(sums.peer_t0.sent.sum(axis=1), 0)  # (planes,)
 
