@@ -42,7 +42,9 @@ def _switches_and_links(model: Model, p: int) -> set[Element]:
     t1s = _top(uplink.sum(axis=0), _TRIED)
     by_receiver, by_source = peer_t0.sum(axis=0), peer_t0.sum(axis=1)
     t0s = _top(by_receiver, _TRIED)
-    found |= {Element(Kind.LINK, Direction.DOWN, p, t0, t1) for t0 in t0s for t1 in t1s}
+    # What one link of a T0 explains with a margin can hide another of its links.
+    of_links = {*t0s, *(e.t0 for e in model.chosen if e.is_downlink and e.plane == p)}
+    found |= {Element(Kind.LINK, Direction.DOWN, p, t0, t1) for t0 in of_links for t1 in t1s}
     found |= {Element(Kind.T1, Direction.BOTH, p, t1=t1) for t1 in t1s}
     found |= {Element(Kind.T0, Direction.UP, p, t0) for t0 in _top(by_source, _TRIED)}
     return found | {Element(Kind.T0, Direction.DOWN, p, t0) for t0 in t0s}

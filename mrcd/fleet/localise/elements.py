@@ -45,3 +45,8 @@ class Element:
     def is_sender(self) -> bool:
         """Returns whether it loses what one host sends."""
         return self.kind is Kind.NIC and self.direction is Direction.UP
+
+    @property
+    def is_downlink(self) -> bool:
+        """Returns whether it loses what comes down from a T1 to a T0."""
+        return self.kind is Kind.LINK and self.direction is Direction.DOWN

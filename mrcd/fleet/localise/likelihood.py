@@ -19,6 +19,7 @@ from mrcd.fleet.localise.counts import Floats
 _STEPS = 20
 _CLOSE = 1e-3
 _LEAST_EXPECTED = 1e-9  # packets
+_LEAST_FAR = 0.1  # of an element's packets: with so many between different T0s, others are not needed
 
 
 class Cells(NamedTuple):
@@ -48,8 +49,8 @@ class Views(NamedTuple):
 class Fit(NamedTuple):
     """The likeliest number of lost packets, how much it raises the log likelihood of a view, and loss ratios.
 
-    `ratio` is that of uplinks and peers' T0s, `pair_ratio` that of peers. `least` is the number of lost packets beyond
-    the usual ones in the view that has fewest. `even` is the share of the losses that was seen where it was
+    `ratio` is that of uplinks and peers' T0s, `pair_ratio` that of peers. `least` is the share of the losses that the
+    view with fewest lost packets has beyond the usual ones. `even` is the share of the losses that was seen where it was
     predicted, in the view where that is least. `evidence` is the gain with each cell's weight.
     """
 
@@ -67,6 +68,7 @@ NOTHING = Fit(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 def fit(views: Views) -> Fit:
     """Returns the likeliest losses of an element."""
+    near, views = _near_and_far(views)
     packets, of_pairs = float(views.peer_t0.crossing.sum()), float(views.peer.crossing.sum())
     if packets <= 0 or of_pairs <= 0:
         return NOTHING
@@ -95,10 +97,24 @@ def fit(views: Views) -> Fit:
     gain = float(gains.sum()) - found * shares
     evidence = float((gains * weight[some]).sum()) - found * float((weight * all_shares).sum())
     beyond = [float((v.lost - v.usual)[v.crossing > 0].sum()) for v in views if v.crossing.any()]
-    even = min(_evenness(v, found / total) for v, total in zip(views, totals, strict=True))
     return Fit(
-        found, gain / len(views), found / packets, found / of_pairs, min(beyond), even, evidence / len(views)
+        lost=found + near,
+        gain=gain / len(views),
+        ratio=found / packets,
+        pair_ratio=found / of_pairs,
+        least=min(beyond) / found,
+        even=min(_evenness(v, found / total) for v, total in zip(views, totals, strict=True)),
+        evidence=evidence / len(views),
     )
+
+
+def _near_and_far(views: Views) -> tuple[float, Views]:
+    """Returns the lost packets between hosts of one T0, and the views without these, if enough others are left."""
+    peer_t0, is_far = views.peer_t0, views.peer_t0.is_far
+    if is_far.all() or peer_t0.crossing[is_far].sum() < _LEAST_FAR * peer_t0.crossing.sum():
+        return 0.0, views
+    near = float((peer_t0.lost - peer_t0.usual)[~is_far].sum())
+    return max(0.0, near), Views(*(Cells(*(values[v.is_far] for values in v)) for v in views))
 
 
 def _evenness(view: Cells, ratio: float) -> float:

@@ -113,8 +113,8 @@ class Model:
         if e.kind is Kind.T0 and e.direction is Direction.UP:
             return Views(
                 self.uplink.cells((p, t), self.uplink.sent[p, t]),
-                self.peer_t0.cells((p, t), self.peer_t0.sent[p, t]),
-                self.pairs.cells(t, self.pairs.sent[t] * self.plane_share[p, t]),
+                self.peer_t0.cells((p, t), self.peer_t0.sent[p, t], far),
+                self.pairs.cells(t, self.pairs.sent[t] * self.plane_share[p, t], far),
             )
         if e.direction is Direction.UP:
             share = self.t1_share[p, t, e.t1]

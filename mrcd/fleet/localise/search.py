@@ -53,10 +53,6 @@ def _is_narrow(e: Element) -> bool:
     return e.kind is Kind.NIC or (e.kind is Kind.LINK and e.direction is Direction.UP)
 
 
-def _is_downlink(e: Element) -> bool:
-    return e.kind is Kind.LINK and e.direction is Direction.DOWN
-
-
 _ORDERS: tuple[tuple[Choice, ...], ...] = ((_is_any,), (_is_switch, _is_any), (_is_narrow, _is_any))
 
 
@@ -156,7 +152,7 @@ class _Search:
                 dropped |= {e, *before} - self._chosen(plane).keys()
         self._drop_unneeded(plane)
         best = self._result(plane)
-        for pair in itertools.combinations([e for e in best.chosen if _is_downlink(e)], 2):
+        for pair in itertools.combinations([e for e in best.chosen if e.is_downlink], 2):
             if best.chosen.keys() >= set(pair):
                 best = better(best, self._exchanged(plane, best.chosen, *pair))
         return best
@@ -190,7 +186,7 @@ class _Search:
         return (
             found.ratio >= max(LEAST_RATIO, _NOISE_FACTOR * self._model.noise)
             and found.lost >= LEAST_LOST
-            and found.least * _AGREE >= found.lost
+            and found.least * _AGREE >= 1
             and found.even >= _EVEN[e.kind]
         )
 
