@@ -51,7 +51,8 @@ class Fit(NamedTuple):
 
     `ratio` is that of uplinks and peers' T0s, `pair_ratio` that of peers. `least` is the share of the losses that the
     view with fewest lost packets has beyond the usual ones. `even` is the share of the losses that was seen where it was
-    predicted, in the view where that is least. `evidence` is the gain with each cell's weight.
+    predicted, in the view where that is least. `evidence` is the gain of each view that the
+    element's packets cross, where each cell has its weight.
     """
 
     lost: float
@@ -60,10 +61,10 @@ class Fit(NamedTuple):
     pair_ratio: float
     least: float
     even: float
-    evidence: float
+    evidence: tuple[float, ...]
 
 
-NOTHING = Fit(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+NOTHING = Fit(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ())
 
 
 def fit(views: Views) -> Fit:
@@ -93,9 +94,7 @@ def fit(views: Views) -> Fit:
         found = min(most, found * float(np.exp(step)))
         if abs(step) < _CLOSE or (found == most and step > 0):
             break
-    gains, weight = n * np.log1p(found * share / expected), np.concatenate([v.weight for v in views])
-    gain = float(gains.sum()) - found * shares
-    evidence = float((gains * weight[some]).sum()) - found * float((weight * all_shares).sum())
+    gain = float((n * np.log1p(found * share / expected)).sum()) - found * shares
     beyond = [float((v.lost - v.usual)[v.crossing > 0].sum()) for v in views if v.crossing.any()]
     return Fit(
         lost=found + near,
@@ -104,7 +103,7 @@ def fit(views: Views) -> Fit:
         pair_ratio=found / of_pairs,
         least=min(beyond) / found,
         even=min(_evenness(v, found / total) for v, total in zip(views, totals, strict=True)),
-        evidence=evidence / len(views),
+        evidence=tuple(_evidence(v, found / total) for v, total in zip(views, totals, strict=True) if v.crossing.any()),
     )
 
 
@@ -115,6 +114,14 @@ def _near_and_far(views: Views) -> tuple[float, Views]:
         return 0.0, views
     near = float((peer_t0.lost - peer_t0.usual)[~is_far].sum())
     return max(0.0, near), Views(*(Cells(*(values[v.is_far] for values in v)) for v in views))
+
+
+def _evidence(view: Cells, ratio: float) -> float:
+    """Returns by how much losses raise the log likelihood of a view, where each cell weighs by its variance."""
+    some = view.lost > 0
+    more = ratio * np.maximum(view.crossing[some], 0.0) / np.maximum(view.expected[some], _LEAST_EXPECTED)
+    gain = float((view.weight[some] * view.lost[some] * np.log1p(more)).sum())
+    return gain - ratio * float((view.weight * view.crossing).sum())
 
 
 def _evenness(view: Cells, ratio: float) -> float:

@@ -53,9 +53,9 @@ class Model:
         """
         if self.planes < _LEAST_PLANES:
             return
-        left = np.maximum(self.peer_t0.lost - self.peer_t0.explained, 0.0).sum(axis=1)
-        of_t0 = np.maximum(usual_of_planes(self.peer_t0.sent.sum(axis=1), left), self.noise)
-        self.peer_t0.set_noise(of_t0)
+        left = np.maximum(self.peer_t0.lost - self.peer_t0.explained, 0.0)
+        of_t0 = np.maximum(usual_of_planes(self.peer_t0.sent.sum(axis=1), left.sum(axis=1)), self.noise)
+        self.peer_t0.set_noise(np.maximum(usual_of_planes(self.peer_t0.sent, left), of_t0))
         self.pairs.set_noise(of_t0)
         # A receiver cannot lose more on all planes than its T0 does.
         left = np.maximum(self.peer.lost - self.peer.explained, 0.0)

@@ -30,8 +30,9 @@ _NOISE_FACTOR = 10.0  # the loss of an element is at least that many times the u
 _AGREE = 3.0  # each view has at least the lost packets of an element, divided by this
 # Least share of the losses that are where they were predicted: a pair of hosts uses some T1s only.
 _EVEN = {Kind.LINK: 0.15, Kind.NIC: 0.3, Kind.T0: 0.5, Kind.T1: 0.5}
+_EVEN_OF_SENDER = 0.45  # less: one of its receivers loses the packets
 _LEAST_SCORE = 10.0  # of the log likelihood, beyond the price
-_LEAST_EVIDENCE = 25.0  # of the log likelihood where each cell weighs by its variance
+_LEAST_EVIDENCE = 75.0  # of the log likelihood, all views, where each cell weighs by its variance
 _MOST_CHOSEN = 16  # in a plane
 _MORE = 3  # elements than the first search found
 _WORTH = 0.03  # of what is explained otherwise: an element more must explain so much more
@@ -54,6 +55,15 @@ def _is_narrow(e: Element) -> bool:
 
 
 _ORDERS: tuple[tuple[Choice, ...], ...] = ((_is_any,), (_is_switch, _is_any), (_is_narrow, _is_any))
+
+
+def _has_evidence(found: Fit) -> bool:
+    return sum(found.evidence) >= _LEAST_EVIDENCE
+
+
+def _is_seen_twice(found: Fit) -> bool:
+    """Returns whether a second view has evidence, too; one alone may be another fault that is not quite explained."""
+    return sorted(found.evidence)[-2:][0] >= _LEAST_SCORE
 
 
 @dataclass(frozen=True)
@@ -175,7 +185,7 @@ class _Search:
         """Returns the scores of the suspicious elements of a plane that could be chosen."""
         tried = [e for e in candidates(self._model, plane) if is_wanted(e) and e not in self._model.chosen]
         fits = [(e, fit(self._model.views(e))) for e in tried]
-        return [(self._score(e, f), e, f) for e, f in fits if self._is_fault(e, f) and f.evidence >= _LEAST_EVIDENCE]
+        return [(self._score(e, f), e, f) for e, f in fits if self._is_fault(e, f) and _has_evidence(f)]
 
     def _score(self, e: Element, losses: Fit) -> float:
         """Returns the gain of an element less its price; the other direction of the same part costs nothing."""
@@ -187,7 +197,7 @@ class _Search:
             found.ratio >= max(LEAST_RATIO, _NOISE_FACTOR * self._model.noise)
             and found.lost >= LEAST_LOST
             and found.least * _AGREE >= 1
-            and found.even >= _EVEN[e.kind]
+            and found.even >= (_EVEN_OF_SENDER if e.is_sender else _EVEN[e.kind])
         )
 
     def _fit_again(self, plane: int) -> None:
@@ -204,7 +214,8 @@ class _Search:
         """Takes out elements that those chosen later explain."""
         for e, losses in sorted(self._chosen(plane).items(), key=lambda c: c[1].lost):
             self._model.set(e, NOTHING)
-            if self._score(e, fit(self._model.views(e))) >= _LEAST_SCORE:
+            now = fit(self._model.views(e))
+            if self._score(e, now) >= _LEAST_SCORE and _has_evidence(now) and _is_seen_twice(now):
                 self._model.set(e, losses)
 
     def found(self) -> list[Found]:
