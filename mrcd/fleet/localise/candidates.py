@@ -9,6 +9,7 @@ from mrcd.fleet.localise.model import Model
 
 _TRIED = 6  # elements of each kind
 _TRIED_HOSTS = 12
+_LEAST_VARIANCES = 4.0
 _LEAST = 1.0  # of the log likelihood: what a cell can gain at least to be looked at
 
 
@@ -18,9 +19,13 @@ def candidates(model: Model, plane: int) -> list[Element]:
 
 
 def excess(lost: Floats, expected: Floats) -> Floats:
-    """Returns by how much the likeliest mean of a cell raises its log likelihood, where it loses more than expected."""
+    """Returns by how much the likeliest mean of a cell raises its log likelihood, where it loses more than expected.
+
+    Cells that lose a little more are left out: they are many.
+    """
     found = np.zeros_like(lost)
-    more = (lost > expected) & (expected > 0)
+    beyond = np.maximum(lost - expected, 0.0)
+    more = (beyond * beyond > _LEAST_VARIANCES * expected) & (expected > 0)
     n, rest = lost[more], expected[more]
     found[more] = n * np.log(n / rest) - (n - rest)
     return found

@@ -70,12 +70,14 @@ class Grid:
         weight = np.divide(usual, variance, out=np.ones_like(usual), where=variance > 0)
         return Cells(lost, expected, usual, sent, is_far, weight)
 
-    def measure_clump(self) -> None:
-        """Measures the variance of the explained losses, by how far cells are from them."""
-        at = np.nonzero(self.explained > _COUNTED)
-        lost, explained = self.lost[at], self.explained[at]
+    def errors(self) -> Floats:
+        """Returns by how much cells differ from what is explained, as ratios. Measures the variance of these losses."""
+        at = np.flatnonzero(self.explained > _COUNTED)
+        lost, explained = self.lost.ravel()[at], self.explained.ravel()[at]
         measured = float(np.quantile((lost - explained) ** 2 / explained, _MOST)) / _CHI2 if len(lost) else 1.0
         self.clump = min(max(1.0, measured), _MOST_CLUMP)
+        usual = self.noise.flat[at] * self.sent.ravel()[at]
+        return np.abs(lost / explained - 1)[explained > 10 * usual]
 
     def likelihood(self, at: Any = ...) -> float:
         """Returns by how much the explained losses raise the log likelihood of some cells."""

@@ -17,7 +17,6 @@ from mrcd.fleet.localise.sender import Sender
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 1.0
 _CONGESTED = 3.0  # times the usual noise: a T0 that loses as much on all planes has busy receivers
 _LEAST_PLANES = 2  # with one plane, what is lost on all planes says nothing
-_COUNTED = 30.0  # lost packets that a cell needs to show how exact the explanation is
 
 
 class Model:
@@ -87,16 +86,12 @@ class Model:
 
     def measure_margin(self) -> None:
         """Sets the margin by how exact the explanation is: pairs of hosts use some T1s only, so shares differ."""
-        grids, errors = (self.uplink, self.peer_t0, self.peer), []
-        for grid in grids:
-            at = np.nonzero(grid.explained > _COUNTED)
-            explained, noise = grid.explained[at], self.noise * grid.sent[at]
-            errors.append(np.abs(grid.lost[at] / explained - 1)[explained > 10 * noise])
-        error = np.concatenate(errors)
+        self.pairs.errors()
+        grids = (self.uplink, self.peer_t0, self.peer)
+        error = np.concatenate([grid.errors() for grid in grids])
         spread = float(np.median(error)) if len(error) else 0.0
         for grid in (*grids, self.pairs):
             grid.margin = 1 + 2 * min(max(spread, _LEAST_SPREAD), _MOST_SPREAD)
-            grid.measure_clump()
 
     # ---- where an element's losses are counted ----
 

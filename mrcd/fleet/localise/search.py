@@ -36,7 +36,6 @@ _LEAST_EVIDENCE = 75.0  # of the log likelihood, all views, where each cell weig
 _MOST_CHOSEN = 16  # in a plane
 _MORE = 3  # elements than the first search found
 _WORTH = 0.03  # of what is explained otherwise: an element more must explain so much more
-_ROUNDS = 2  # sums by peer have all planes: the first round explains those, the second finds what they hid
 _ALTERNATIVE = 0.05  # probability
 
 Choice = Callable[[Element], bool]
@@ -103,8 +102,11 @@ def better(first: Result, second: Result) -> Result:
 def localise(fleet: Fleet) -> list[Found]:
     """Returns the elements that lose packets, those that lose most first."""
     search = _Search(fleet)
-    for _ in range(_ROUNDS):
-        for plane in search.planes():
+    for plane in search.planes():
+        search.explain(plane)
+    # Sums by peer have all planes: what others explain now, their losses hid before.
+    for plane in search.planes():
+        if search.is_unexplained(plane):
             search.explain(plane)
     return search.found()
 
@@ -130,10 +132,19 @@ class _Search:
     def explain(self, plane: int) -> None:
         """Chooses the elements of a plane."""
         best = self._tried(plane, _ORDERS[0], _MOST_CHOSEN)
-        if not all(map(_is_narrow, best.chosen)):
+        if not all(map(_is_narrow, best.chosen)) and len({e.part for e in best.chosen}) > 1:
             for order in _ORDERS[1:]:
                 best = better(best, self._tried(plane, order, len(best.chosen) + _MORE))
         self._choose(plane, best.chosen)
+
+    def is_unexplained(self, plane: int) -> bool:
+        """Fits the chosen elements of a plane again. Returns whether some are not needed, or others are."""
+        before = self._chosen(plane).keys()
+        self._fit_again(plane)
+        self._drop_unneeded(plane)
+        return self._chosen(plane).keys() != before or any(
+            s >= _LEAST_SCORE for s, _, _ in self._scores(plane, _is_any)
+        )
 
     def _choose(self, plane: int, chosen: dict[Element, Fit]) -> None:
         """Replaces the chosen elements of a plane."""
