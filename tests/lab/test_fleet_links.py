@@ -78,6 +78,7 @@ def test_a_part_that_loses_packets_is_named_and_nothing_else(
 
 
 def test_the_text_names_it_too(lab: Lab, server: Prometheus) -> None:
+    wait_until("nothing is lost", lambda: is_quiet(server), FORGOTTEN_S, 0.2)
     lab.fail("link:0:2:0", drop=0.05, direction="down")
     argv = [sys.executable, "-m", "mrcd.ctl", "fleet", "links", "--window", str(WINDOW_S)]
 

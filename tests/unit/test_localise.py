@@ -176,7 +176,7 @@ def test_nothing_lost_or_nothing_sent_is_no_fit(crossing: float) -> None:
 
 def test_more_elements_must_explain_much_more() -> None:
     def result(value: float, *elements: Element) -> Result:
-        return Result(value, {e: Fit(100, 1000, 0.1, 0.1, 1, 1, (1000, 1000)) for e in elements})
+        return Result(value, {e: Fit(100, 1000, 0.1, 0.1, 1, 1, 1000, 1000) for e in elements})
 
     links = [Element(Kind.LINK, UP, 2, t0, 6) for t0 in range(3)]
     one, many = result(1000, T1), result(1030, *links)

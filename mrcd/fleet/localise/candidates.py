@@ -74,7 +74,9 @@ def _nics(model: Model, p: int) -> set[Element]:
 def _receivers(model: Model, p: int, expected: Floats, expected_to_t0: Floats) -> list[int]:
     """Returns the hosts to which most is lost beyond what is expected, by peer and by T0."""
     fleet = model.fleet
-    of_receiver = excess(*(np.bincount(fleet.peer_host, v, model.hosts).astype(float) for v in (model.peer.lost, expected)))
+    of_receiver = excess(
+        *(np.bincount(fleet.peer_host, v, model.hosts).astype(float) for v in (model.peer.lost, expected))
+    )
     # What a receiver loses on all planes cannot exceed, in this plane, what is lost to its T0: by source, or in sum.
     to_t0 = model.peer_t0.lost[p]
     of_t0 = np.maximum(excess(to_t0, expected_to_t0).sum(axis=0), excess(to_t0.sum(axis=0), expected_to_t0.sum(axis=0)))

@@ -61,9 +61,7 @@ class Grid:
         sent = crossing.sum(axis=0)
         return self._cells(lost, noise, explained, sent, np.ones(len(sent), bool))
 
-    def _cells(
-        self, lost: Floats, noise: Floats, explained: Floats, sent: Floats, is_far: NDArray[np.bool_]
-    ) -> Cells:
+    def _cells(self, lost: Floats, noise: Floats, explained: Floats, sent: Floats, is_far: NDArray[np.bool_]) -> Cells:
         usual = noise + explained
         expected = noise + self.margin * explained
         variance = self._noise_clump * noise + self.clump * explained

@@ -50,9 +50,9 @@ class Fit(NamedTuple):
     """The likeliest number of lost packets, how much it raises the log likelihood of a view, and loss ratios.
 
     `ratio` is that of uplinks and peers' T0s, `pair_ratio` that of peers. `least` is the share of the losses that the
-    view with fewest lost packets has beyond the usual ones. `even` is the share of the losses that was seen where it was
-    predicted, in the view where that is least. `evidence` is the gain of each view that the
-    element's packets cross, where each cell has its weight.
+    view with fewest lost packets has beyond the usual ones. `even` is the share of the losses that was seen where it
+    was predicted, in the view where that is least. `evidence` is the gain of all views, where each cell has its
+    weight; `second` is that of the view that has most but one, without margins.
     """
 
     lost: float
@@ -61,10 +61,11 @@ class Fit(NamedTuple):
     pair_ratio: float
     least: float
     even: float
-    evidence: tuple[float, ...]
+    evidence: float
+    second: float
 
 
-NOTHING = Fit(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ())
+NOTHING = Fit(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def fit(views: Views) -> Fit:
@@ -95,7 +96,8 @@ def fit(views: Views) -> Fit:
         if abs(step) < _CLOSE or (found == most and step > 0):
             break
     gain = float((n * np.log1p(found * share / expected)).sum()) - found * shares
-    beyond = [float((v.lost - v.usual)[v.crossing > 0].sum()) for v in views if v.crossing.any()]
+    # What other elements explain may be as wrong as their margin.
+    beyond = [float((v.lost - 2 * v.usual + v.expected)[v.crossing > 0].sum()) for v in views if v.crossing.any()]
     return Fit(
         lost=found + near,
         gain=gain / len(views),
@@ -103,7 +105,10 @@ def fit(views: Views) -> Fit:
         pair_ratio=found / of_pairs,
         least=min(beyond) / found,
         even=min(_evenness(v, found / total) for v, total in zip(views, totals, strict=True)),
-        evidence=tuple(_evidence(v, found / total) for v, total in zip(views, totals, strict=True) if v.crossing.any()),
+        evidence=sum(_evidence(v, v.expected, found / total) for v, total in zip(views, totals, strict=True)),
+        second=_second(
+            [_evidence(v, v.usual, found / t) for v, t in zip(views, totals, strict=True) if v.crossing.any()]
+        ),
     )
 
 
@@ -116,10 +121,15 @@ def _near_and_far(views: Views) -> tuple[float, Views]:
     return max(0.0, near), Views(*(Cells(*(values[v.is_far] for values in v)) for v in views))
 
 
-def _evidence(view: Cells, ratio: float) -> float:
+def _second(values: list[float]) -> float:
+    """Returns the largest value but one; the only one, if there are no others."""
+    return sorted(values)[-2:][0]
+
+
+def _evidence(view: Cells, expected: Floats, ratio: float) -> float:
     """Returns by how much losses raise the log likelihood of a view, where each cell weighs by its variance."""
     some = view.lost > 0
-    more = ratio * np.maximum(view.crossing[some], 0.0) / np.maximum(view.expected[some], _LEAST_EXPECTED)
+    more = ratio * np.maximum(view.crossing[some], 0.0) / np.maximum(expected[some], _LEAST_EXPECTED)
     gain = float((view.weight[some] * view.lost[some] * np.log1p(more)).sum())
     return gain - ratio * float((view.weight * view.crossing).sum())
 

@@ -29,10 +29,11 @@ LEAST_LOST = 8.0  # packets: fewer may be one disturbance
 _NOISE_FACTOR = 10.0  # the loss of an element is at least that many times the usual one
 _AGREE = 3.0  # each view has at least the lost packets of an element, divided by this
 # Least share of the losses that are where they were predicted: a pair of hosts uses some T1s only.
-_EVEN = {Kind.LINK: 0.15, Kind.NIC: 0.3, Kind.T0: 0.5, Kind.T1: 0.5}
+_EVEN = {Kind.LINK: 0.15, Kind.NIC: 0.2, Kind.T0: 0.5, Kind.T1: 0.5}
 _EVEN_OF_SENDER = 0.45  # less: one of its receivers loses the packets
 _LEAST_SCORE = 10.0  # of the log likelihood, beyond the price
 _LEAST_EVIDENCE = 75.0  # of the log likelihood, all views, where each cell weighs by its variance
+_LEAST_SECOND = 20.0  # of the view that has most but one: one alone may be another fault, not quite explained
 _MOST_CHOSEN = 16  # in a plane
 _MORE = 3  # elements than the first search found
 _WORTH = 0.03  # of what is explained otherwise: an element more must explain so much more
@@ -54,15 +55,6 @@ def _is_narrow(e: Element) -> bool:
 
 
 _ORDERS: tuple[tuple[Choice, ...], ...] = ((_is_any,), (_is_switch, _is_any), (_is_narrow, _is_any))
-
-
-def _has_evidence(found: Fit) -> bool:
-    return sum(found.evidence) >= _LEAST_EVIDENCE
-
-
-def _is_seen_twice(found: Fit) -> bool:
-    """Returns whether a second view has evidence, too; one alone may be another fault that is not quite explained."""
-    return sorted(found.evidence)[-2:][0] >= _LEAST_SCORE
 
 
 @dataclass(frozen=True)
@@ -196,7 +188,7 @@ class _Search:
         """Returns the scores of the suspicious elements of a plane that could be chosen."""
         tried = [e for e in candidates(self._model, plane) if is_wanted(e) and e not in self._model.chosen]
         fits = [(e, fit(self._model.views(e))) for e in tried]
-        return [(self._score(e, f), e, f) for e, f in fits if self._is_fault(e, f) and _has_evidence(f)]
+        return [(self._score(e, f), e, f) for e, f in fits if self._is_fault(e, f) and f.evidence >= _LEAST_EVIDENCE]
 
     def _score(self, e: Element, losses: Fit) -> float:
         """Returns the gain of an element less its price; the other direction of the same part costs nothing."""
@@ -226,7 +218,8 @@ class _Search:
         for e, losses in sorted(self._chosen(plane).items(), key=lambda c: c[1].lost):
             self._model.set(e, NOTHING)
             now = fit(self._model.views(e))
-            if self._score(e, now) >= _LEAST_SCORE and _has_evidence(now) and _is_seen_twice(now):
+            has_evidence = now.evidence >= _LEAST_EVIDENCE and now.second >= _LEAST_SECOND
+            if self._score(e, now) >= _LEAST_SCORE and has_evidence:
                 self._model.set(e, losses)
 
     def found(self) -> list[Found]:

@@ -68,6 +68,7 @@ class Simulation:
         self.is_far = self.source_t0 != self.target_t0
         noise = rng.lognormal(np.log(NOISE) - _NOISE_SPREAD**2 / 2, _NOISE_SPREAD, (fabric.planes, fabric.hosts))
         self.noise_of_nic = np.minimum(noise, MOST_NOISE)
+        self._read_seed = int(rng.integers(1 << 32))
         self._salt = rng.integers(1 << 63, size=len(traffic.source), dtype=np.uint64)
         self._bounds = np.searchsorted(traffic.source, np.arange(fabric.hosts + 1))
         self._group = max(1, fabric.t1s // fabric.slots)  # each slot takes one T1 of so many
@@ -230,7 +231,8 @@ class Simulation:
 
     def _read(self, host: int, losses: Losses, mine: Ints) -> HostSums:
         """Returns the sums of one host. `mine`: its EVs through faults."""
-        f, t, rng = self.fabric, self.traffic, self._rng
+        f, t = self.fabric, self.traffic
+        rng = np.random.default_rng([self._read_seed, host])  # which hosts are read must not change later faults
         pairs = np.arange(self._bounds[host], self._bounds[host + 1])
         far = pairs[self.is_far[pairs]]
         uplink, peer_t0 = ((np.zeros((f.planes, n)), np.zeros((f.planes, n))) for n in (f.t1s, f.t0s))
