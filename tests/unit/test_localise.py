@@ -189,7 +189,7 @@ def test_more_elements_must_explain_much_more() -> None:
 
 def test_voting_names_links(simulation: Simulation) -> None:
     losses = simulation.losses([Fault(replace(LINK, direction=UP), 0.05)])
-    assert replace(LINK, direction=UP) in vote(simulation, losses, simulation.noise())
+    assert replace(LINK, direction=UP) in vote(simulation, losses, simulation.noise(), 0.01)
     assert part.is_of(Element(Kind.LINK, UP, 2, 3, 6), T1)
     assert part.is_of(Element(Kind.LINK, UP, 0, 4, 1), replace(T0, direction=UP))
     assert not part.is_of(Element(Kind.LINK, DOWN, 0, 4, 1), replace(T0, direction=UP))

@@ -24,7 +24,7 @@ class Grid:
     def __init__(self, sums: Sums, noise: Any, noise_clump: float = 1.0) -> None:
         """Starts with this usual loss ratio, and explains nothing.
 
-        `noise_clump`: the variance of the usual losses divided by their mean. NICs differ; in sums of many that cancels.
+        `noise_clump`: the variance of the usual losses divided by their mean. NICs differ; sums of many differ less.
         """
         self.sent, self.lost = sums.sent.astype(float), sums.lost.astype(float)
         self.set_noise(noise)

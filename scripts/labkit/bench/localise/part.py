@@ -10,7 +10,7 @@ import numpy as np
 from labkit.bench.localise import traffic
 from labkit.bench.localise.simulate import MOST_NOISE, NOISE, Simulation, directions
 from labkit.bench.localise.traffic import Fabric
-from labkit.bench.localise.voting import vote
+from labkit.bench.localise.voting import SHARES, vote
 from labkit.bench.part import Options, Part, requirement
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -59,16 +59,22 @@ def _trial(simulation: Simulation, ratio: float, rng: np.random.Generator) -> Do
     found = {f.element for f in localise(fleet)}
     cpu_s = time.process_time() - began
     truth = {replace(f.element, direction=d) for f in faults for d in directions(f.element)}
-    votes = vote(simulation, losses, simulation.noise())
+    noise = simulation.noise()
     return {
         "faults": len(faults),
         "named": len(found),
         "right": len(found & truth),
         "true": len(truth),
         "cpu_s": cpu_s,
-        "voted": len(votes),
-        "voted_right": sum(any(is_of(e, t) for t in truth) for e in votes),
-        "voted_true": sum(any(is_of(e, t) for e in votes) for t in truth),
+        "votes": [_voted(vote(simulation, losses, noise, share), truth) for share in SHARES],
+    }
+
+
+def _voted(votes: set[Element], truth: set[Element]) -> Document:
+    return {
+        "named": len(votes),
+        "right": sum(any(is_of(e, t) for t in truth) for e in votes),
+        "true": sum(any(is_of(e, t) for e in votes) for t in truth),
     }
 
 
@@ -81,15 +87,19 @@ def is_of(link: Element, part: Element) -> bool:
 
 
 def _summed(trials: Sequence[Document]) -> Document:
-    total = {key: sum(t[key] for t in trials) for key in trials[0]}
-    return {
-        "faults": total["faults"],
+    total = {key: sum(t[key] for t in trials) for key in ("faults", "named", "right", "true")}
+    votes = []
+    for i, share in enumerate(SHARES):
+        named, right, true = (sum(t["votes"][i][key] for t in trials) for key in ("named", "right", "true"))
+        votes.append({
+            "least_share": share, "precision": _ratio(right, named), "recall": _ratio(true, total["true"])
+        })  # fmt: skip
+    return total | {
         "precision": _ratio(total["right"], total["named"]),
         "recall": _ratio(total["right"], total["true"]),
         "cpu_s": max(t["cpu_s"] for t in trials),
-        "voting_precision": _ratio(total["voted_right"], total["voted"]),
-        "voting_recall": _ratio(total["voted_true"], total["true"]),
-    } | {key: total[key] for key in ("named", "right", "true", "voted", "voted_right", "voted_true")}
+        "votes": votes,
+    }
 
 
 def _ratio(part: int, whole: int) -> float:
@@ -116,20 +126,21 @@ def lines(document: Document) -> list[str]:
     columns = [
         *(Column("NICS", True), Column("LOSS %", True), Column("FABRICS", True), Column("FAULTS", True)),
         *(Column("PRECISION %", True), Column("RECALL %", True), Column("CPU s", True)),
-        *(Column("VOTING: PRECISION %", True), Column("RECALL %", True)),
+        *(c for v in SHARES for c in (Column(f"VOTING {v:.1%}: PRECISION %", True), Column("RECALL %", True))),
     ]
     rows = [
         [
             *(f"{r['nics']:,}", f"{100 * r['loss_ratio']:g}", str(r["trials"]), str(r["faults"])),
             *(f"{100 * r['precision']:.1f}", f"{100 * r['recall']:.1f}", f"{r['cpu_s']:.1f}"),
-            *(f"{100 * r['voting_precision']:.1f}", f"{100 * r['voting_recall']:.1f}"),
+            *(f"{100 * v[key]:.1f}" for v in r["votes"] for key in ("precision", "recall")),
         ]
         for r in document["rows"]
     ]
     assumed = (
         f"8 planes; each host sends {traffic.PACKETS_PER_S:,} packets/s to {traffic.PEERS} hosts, {traffic.SECONDS} s; "
         f"NICs lose {NOISE:g} on average without a fault, {MOST_NOISE:g} at most; hosts leave lossy EVs. 1 to "
-        f"{_MOST_FAULTS} faults. VOTING: 007's idea, with the losses of each EV"
+        f"{_MOST_FAULTS} faults. VOTING: 007's idea, with the losses of each EV, "
+        "until no link has so many of the votes left"
     )
     return [*fold(assumed, None), *table(columns, rows, colour=False)]
 

@@ -2,9 +2,8 @@
 """Names links by votes: the idea of 007 (NSDI 2018), with more data than hosts export: the losses of each EV. Pure.
 
 Each EV that has lost at least three packets shares one vote equally among the links that it crosses; fewer may be
-chance. The link with most votes is
-named, and all EVs that cross it are taken out. This goes on while a link has at least 1 % of all votes. It names links
-in a direction, and no switches.
+chance. The link with most votes is named, and all EVs that cross it are taken out. This goes on while a link has a
+least share of the votes that are left. It names links in a direction, and no switches.
 """
 
 import numpy as np
@@ -14,18 +13,17 @@ from labkit.bench.localise.traffic import Ints
 from mrcd.fleet.localise.elements import Direction, Element, Kind
 
 _LEAST_LOST = 3.0  # packets of an EV
-_LEAST_SHARE = 0.01  # of all votes
+SHARES = (0.01, 0.003)  # of the votes: what 007 takes, and what fits a fabric of 1,024 NICs
 _MOST = 64  # links
 
 
-def vote(simulation: Simulation, losses: Losses, noise: Losses) -> set[Element]:
+def vote(simulation: Simulation, losses: Losses, noise: Losses, least_share: float) -> set[Element]:
     """Returns the links that lossy EVs name. `noise`: EVs that lost packets without a fault."""
     pair, plane, t1 = (np.concatenate([getattr(losses, n), getattr(noise, n)]) for n in ("pair", "plane", "t1"))
     lossy = np.concatenate([losses.lost, noise.lost]) >= _LEAST_LOST
     links = _links(simulation, pair[lossy], plane[lossy], t1[lossy])
     weights = np.where(links[:, 1] >= 0, 0.25, 0.5)
     size, named = int(links.max(initial=0)) + 1, set[Element]()
-    total = float(len(links))
     left = np.ones(len(links), bool)
     while len(named) < _MOST and left.any():
         votes = np.zeros(size)
@@ -33,7 +31,7 @@ def vote(simulation: Simulation, losses: Losses, noise: Losses) -> set[Element]:
             used = left & (column >= 0)
             votes += np.bincount(column[used], weights[used], size)
         best = int(votes.argmax())
-        if votes[best] < _LEAST_SHARE * total:
+        if votes[best] < least_share * votes.sum():
             break
         named.add(_element(simulation, best))
         left &= ~(links == best).any(axis=1)
