@@ -167,7 +167,7 @@ install-python: build
 	install -d $(TREE)/bin
 	ln -sf $(PREFIX)/lib/mrcd/bin/mrcd $(PREFIX)/lib/mrcd/bin/mrcctl $(TREE)/bin/
 
-# All other files: unit, user, man pages, completions, the example, files for Prometheus and Grafana.
+# All other files: unit, user, man pages, completions, the example, files for Prometheus and Grafana, the pages of docs/.
 .PHONY: install-files
 install-files:
 	@mkdir -p build/install
@@ -187,6 +187,7 @@ INSTALLED = \
 	build/install/mrcctl.zsh:$(TREE)/share/zsh/site-functions/_mrcctl \
 	build/install/mrcctl.fish:$(TREE)/share/fish/vendor_completions.d/mrcctl.fish \
 	$(foreach f,$(filter-out %/tests.yml,$(wildcard scripts/deploy/prometheus/*)),$f:$(TREE)/share/mrcd/$(notdir $f)) \
+	$(foreach f,$(wildcard docs/*.md docs/images/*),$f:$(TREE)/share/doc/mrcd/$f) \
 	scripts/deploy/mrcd.toml:$(DESTDIR)$(SYSCONFDIR)/mrcd/mrcd.toml.example
 
 .PHONY: man

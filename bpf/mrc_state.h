@@ -176,7 +176,8 @@ struct mrc_t1_failure {
 	__u32 left; /* tick: peers still to visit */
 	/* Tick: 0 = first walk, which probes a peer under each T0; 1 = second walk, which judges all. */
 	__u32 is_judging;
-	__u32 visited; /* tick: EV of the peer that is being visited */
+	__u16 visited; /* tick: EV of the peer that is being visited, */
+	__u16 other; /* and a usable one of its plane, through another T1 */
 };
 
 /* Verdict of a walk on the links from the failed T1 to one T0. Index: low bits of the T0's uSID. */
@@ -185,9 +186,10 @@ struct mrc_t0_verdict {
 	__u32 host_id; /* of the peer that was probed */
 	__u16 number; /* of its EV on the failed T1 */
 	__u16 t0; /* uSID */
-	__u32 verdict; /* enum t0_state */
+	__u16 other; /* of its EV through another T1 */
+	__u16 verdict; /* enum t0_state */
 	__u32 seq; /* of the last probe on that EV */
-	__u32 other_seq; /* of the probe on the EV of the next T1 */
+	__u32 other_seq; /* of the probe on the other one */
 };
 
 /* ---- TCP: sack_hiding.h ------------------------------------------------------------------ */

@@ -47,12 +47,13 @@ static __always_inline __u32 walk_id(const struct mrc_t1_failure *failure)
 	return (__u32)failure->ns | 1;
 }
 
-/* Return the EV of the same plane through the next T1. */
-static __always_inline __u32 next_t1_ev(__u32 number)
+/* Return the next EV of the same plane that is usable, or NO_SLOT. It crosses another T1. */
+static __always_inline __u32 other_t1_ev(const struct mrc_peer *peer, __u32 number)
 {
-	__u32 slot = number % settings.evs_per_plane;
+	__u32 at = number % settings.evs_per_plane;
+	__u32 slot = usable_slot(peer, number / settings.evs_per_plane, at + 1);
 
-	return number - slot + (slot + 1) % settings.evs_per_plane;
+	return slot == NO_SLOT || slot == at ? NO_SLOT : number - at + slot;
 }
 
 static __always_inline __u32 probe_seq_of(__u32 host_id, __u32 number)
@@ -70,12 +71,17 @@ static __always_inline __s32 unanswered_on(__u32 host_id, __u32 number, __u32 se
 	return stats ? (__s32)(seq - stats->reply_seq) : 0;
 }
 
-/* Note which probes were sent to the first peer under a T0. */
+/* Note which probes were sent to the first peer under a T0. If some of them were not due, because the peer is being
+ * probed already, the next peer under the T0 takes its place.
+ */
 static __always_inline void note_probes(struct mrc_t0_verdict *entry, __u32 sent)
 {
+	if (sent != T0_PROBES + 1) {
+		entry->walk = 0;
+		return;
+	}
 	entry->seq = probe_seq_of(entry->host_id, entry->number);
-	entry->other_seq = probe_seq_of(entry->host_id, next_t1_ev(entry->number));
-	entry->verdict = sent == T0_PROBES + 1 && next_t1_ev(entry->number) != entry->number ? T0_OPEN : T0_UNKNOWN;
+	entry->other_seq = probe_seq_of(entry->host_id, entry->other);
 }
 
 /* Return the state of a T0, by the answers of the peer that was probed. */
@@ -83,7 +89,7 @@ static __always_inline __u32 judge_t0(const struct mrc_t0_verdict *entry)
 {
 	__s32 missing = unanswered_on(entry->host_id, entry->number, entry->seq);
 
-	if (unanswered_on(entry->host_id, next_t1_ev(entry->number), entry->other_seq) > 0)
+	if (unanswered_on(entry->host_id, entry->other, entry->other_seq) > 0)
 		return T0_UNKNOWN;
 	return missing >= T0_PROBES ? T0_DEAD : missing > 0 ? T0_UNKNOWN : T0_ALIVE;
 }
@@ -131,18 +137,18 @@ static long probe_neighbour(__u64 i, void *context)
 
 	if (!failure)
 		return 1;
-	s->first = i < T0_PROBES ? failure->visited : next_t1_ev(failure->visited);
+	s->first = i < T0_PROBES ? failure->visited : failure->other;
 	sweep_ev(0, s);
 	return 0;
 }
 
-/* Return how many probes a peer needs. In the first walk: those of the first peer under each T0. In the second walk:
- * one where nothing is known of the T0; and the EV is left where the T0's link is dead.
+/* Return how many probes a peer needs. In the first walk: those of the first peer under each T0 that can be judged by
+ * them. In the second walk: one where nothing is known of the T0; and the EV is left where the T0's link is dead.
  */
-static __always_inline __u32 probes_needed(const struct mrc_t1_failure *failure, struct mrc_peer *peer, __u32 host_id,
+static __always_inline __u32 probes_needed(struct mrc_t1_failure *failure, struct mrc_peer *peer, __u32 host_id,
 					   const struct mrc_ev *ev)
 {
-	__u32 state = ev->state;
+	__u32 state = ev->state, other;
 	__u16 t0 = far_t0(ev);
 	struct mrc_t0_verdict *entry = t0_verdict_at(t0);
 	int is_known = entry && entry->walk == walk_id(failure) && entry->t0 == t0;
@@ -150,12 +156,15 @@ static __always_inline __u32 probes_needed(const struct mrc_t1_failure *failure,
 	if (!entry)
 		return 0;
 	if (!failure->is_judging) {
-		if (is_known)
+		other = is_known ? NO_SLOT : other_t1_ev(peer, failure->visited);
+		if (other == NO_SLOT)
 			return 0;
+		failure->other = other;
 		entry->walk = walk_id(failure);
 		entry->t0 = t0;
 		entry->host_id = host_id;
 		entry->number = failure->visited;
+		entry->other = other;
 		entry->verdict = T0_OPEN;
 		return T0_PROBES + 1;
 	}

@@ -13,7 +13,7 @@ The test raises an alarm for an EV if its number of lossy slices, or a larger on
 
     α = false alarms per peer and year / (EVs of the peer × windows × tests per year)
 
-This is a Bonferroni correction. With 16 EVs, four windows, a test per second and one false alarm per year, α is 5e-10.
+This is a Bonferroni correction. With 16 EVs, five windows, a test per second and one false alarm per year, α is 4e-10.
 Eight lossy slices of one of 16 EVs, and none of the others, pass that limit. A loss of 0.5 % at 1,000 packets/s shows
 after two seconds.
 
@@ -21,7 +21,8 @@ The EV must also lose at least `grey_ratio` of its packets, and _MIN_FACTOR time
 EVs: a real but small difference is no reason to stop using a path.
 
 Only EVs that were in use over the whole window are compared. So the losses of a failed EV do not hide those of others.
-An EV that returned during a disturbance is not compared with the time before it.
+An EV that returned during a disturbance is not compared with the time before it. The last window begins anew when an EV
+returns, so that one that is still lossy need not wait for the next window.
 """
 
 import math
@@ -36,7 +37,8 @@ from mrcd.tables import zeros
 from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables
 
-WINDOWS_S = (1, 4, 16, 64)
+WINDOWS_S = (1, 4, 16, 64, 64)
+_RETURN = len(WINDOWS_S) - 1  # the window that also begins when an EV returns
 TEST_INTERVAL_S = 1.0
 _TESTS_PER_YEAR = 365.25 * 86_400 / TEST_INTERVAL_S
 _MIN_FACTOR = 3.0
@@ -152,7 +154,8 @@ class Grey:
         in_use = (evs["configured"] != 0) & ((state == EvState.GOOD) | (state == EvState.SKIP))
         entered = evs["state_since_ns"].astype(np.int64) > self._tested_ns[rows, None]
         since = self._in_use_ns[rows]
-        since = np.where(in_use, np.where((since == 0) | entered, now, since), 0)
+        is_new = in_use & ((since == 0) | entered)
+        since = np.where(in_use, np.where(is_new, now, since), 0)
         self._in_use_ns[rows], self._tested_ns[rows] = since, now
         alarms: dict[tuple[int, int], Alarm] = {}
         for w, seconds in enumerate(WINDOWS_S):
@@ -160,7 +163,8 @@ class Grey:
             # Each window compares the EVs that were in use since it began.
             for alarm in self._test_window(w, rows, in_use & (since <= begun[:, None]), now - begun):
                 alarms.setdefault((alarm.row, alarm.ev), alarm)
-            ended = rows[now - begun >= (seconds - TEST_INTERVAL_S / 2) * 1e9]
+            is_over = now - begun >= (seconds - TEST_INTERVAL_S / 2) * 1e9
+            ended = rows[is_over | is_new.any(axis=1) if w == _RETURN else is_over]
             self._begun_ns[w, ended] = now
             for name, counts in self._now.items():
                 self._then[name][w, ended] = counts[ended]

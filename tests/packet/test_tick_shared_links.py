@@ -9,9 +9,10 @@ import pytest
 from mrcd.bpf import libbpf
 from mrcd.tables import abi
 from mrcd.tables.enums import EvState, Reason
-from tests.packet.cluster import EVS, H2, H5
+from tests.cluster_files import dual
+from tests.packet.cluster import EVS, H2, H5, Setup
 from tests.packet.reports import EVERY
-from tests.packet.rig import Bench
+from tests.packet.rig import NEVER, Bench
 from tests.packet.ticks import (
     ASSUMED_BAD,
     DENIED,
@@ -25,6 +26,8 @@ from tests.packet.ticks import (
 from tests.packet.wires import Tap, until
 
 pytestmark = pytest.mark.root
+
+H6 = 6
 
 
 def probes_of_other_peers(bench: Bench, wires: list[Tap], answered: Collection[int] = ()) -> list[tuple[int, int]]:
@@ -113,6 +116,21 @@ def test_without_any_answer_a_probe_and_a_report_request_go_to_every_peer(h2_ben
     assert h5_state(h2_bench, 6)[0] == GOOD
     run_tick(h2_bench, 3)
     assert other_requests(wires) == ([(H5, 6)], [H5])
+
+
+def test_the_control_ev_is_one_in_use(h2_bench: Bench, wires: list[Tap]) -> None:
+    h2_bench.set_state(H5, ASSUMED_BAD, 7)
+    postpone(h2_bench, H5)
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    assert probes_of_other_peers(h2_bench, wires) == [(H5, 4), *[(H5, 6)] * 3]
+
+
+@pytest.mark.parametrize("bench", [Setup(more=dual(H6, 1, 2))], indirect=True, ids=["usid"])
+def test_the_next_peer_replaces_one_that_is_being_probed_already(h2_bench: Bench, wires: list[Tap]) -> None:
+    postpone(h2_bench, H6)
+    h2_bench.path_stats(H5, 6)["probe_after_ns"] = NEVER
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    assert probes_of_other_peers(h2_bench, wires) == [(H5, 7), *[(H6, 6)] * 3, (H6, 7)]
 
 
 @pytest.mark.clock
