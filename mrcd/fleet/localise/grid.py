@@ -75,7 +75,7 @@ class Grid:
         measured = float(np.quantile((lost - explained) ** 2 / explained, _MOST)) / _CHI2 if len(lost) else 1.0
         self.clump = min(max(1.0, measured), _MOST_CLUMP)
         usual = self.noise.flat[at] * self.sent.ravel()[at]
-        return np.abs(lost / explained - 1)[explained > 10 * usual]
+        return np.asarray(np.abs(lost / explained - 1)[explained > 10 * usual])
 
     def likelihood(self, at: Any = ...) -> float:
         """Returns by how much the explained losses raise the log likelihood of some cells."""

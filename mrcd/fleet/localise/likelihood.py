@@ -37,6 +37,13 @@ class Cells(NamedTuple):
     is_far: NDArray[np.bool_]
     weight: Floats
 
+    def far(self) -> "Cells":
+        """Returns the cells of packets between different T0s."""
+        at = self.is_far
+        return Cells(
+            self.lost[at], self.expected[at], self.usual[at], self.crossing[at], self.is_far[at], self.weight[at]
+        )
+
 
 class Views(NamedTuple):
     """The cells of each sum. Packets between hosts under one T0 are not in `uplink`."""
@@ -118,7 +125,7 @@ def _near_and_far(views: Views) -> tuple[float, Views]:
     if is_far.all() or peer_t0.crossing[is_far].sum() < _LEAST_FAR * peer_t0.crossing.sum():
         return 0.0, views
     near = float((peer_t0.lost - peer_t0.usual)[~is_far].sum())
-    return max(0.0, near), Views(*(Cells(*(values[v.is_far] for values in v)) for v in views))
+    return max(0.0, near), Views(*(v.far() for v in views))
 
 
 def _second(values: list[float]) -> float:
