@@ -92,7 +92,7 @@ class Prometheus:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise UsageError(f"{url!r} is not a URL of Prometheus", hint="such as http://prometheus:9090")
-        self._url, self._timeout = url.rstrip("/"), timeout
+        self.url, self._timeout = url.rstrip("/"), timeout
         self._headers = {"Accept": "application/json"}
         header = _authorization(config)
         if header:
@@ -100,9 +100,13 @@ class Prometheus:
         handlers = [urllib.request.HTTPSHandler(context=_context(config.tls_config))] if parts.scheme == "https" else []
         self._opener = urllib.request.build_opener(_NoRedirect, *handlers)
 
-    def query(self, expression: str, at: float) -> list[Sample]:
-        """Returns the samples of an expression at a time (Unix time, seconds). Raises MachineError."""
-        result = self._ask("query", query=expression, time=f"{at:.3f}")
+    def query(self, expression: str, at: float | None = None) -> list[Sample]:
+        """Returns the samples of an expression at a time (Unix time, seconds), now by the server's clock if it is None.
+
+        Raises MachineError.
+        """
+        time = {} if at is None else {"time": f"{at:.3f}"}
+        result = self._ask("query", query=expression, **time)
         return [(s["metric"], float(s["value"][1])) for s in result]
 
     def query_range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
@@ -112,13 +116,13 @@ class Prometheus:
 
     def _ask(self, what: str, **form: str) -> Any:
         request = urllib.request.Request(
-            f"{self._url}/api/v1/{what}", urlencode(form | {"timeout": f"{self._timeout:g}s"}).encode(), self._headers
+            f"{self.url}/api/v1/{what}", urlencode(form | {"timeout": f"{self._timeout:g}s"}).encode(), self._headers
         )
         try:
             with self._opener.open(request, timeout=self._timeout) as answer:
                 document = json.load(answer)
             if document["status"] != "success":
-                raise MachineError(f"Prometheus at {self._url}: {document.get('error', 'no reason given')}")
+                raise MachineError(f"Prometheus at {self.url}: {document.get('error', 'no reason given')}")
             return document["data"]["result"]
         except urllib.error.HTTPError as e:
             raise self._refused(e) from None
@@ -126,20 +130,20 @@ class Prometheus:
             cause = getattr(e, "reason", e)
             what_failed = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
             hint = "is the URL right? --timeout waits longer, --http-config FILE has certificates"
-            raise MachineError(f"Prometheus at {self._url} does not answer: {what_failed}", hint=hint) from None
+            raise MachineError(f"Prometheus at {self.url} does not answer: {what_failed}", hint=hint) from None
         except (ValueError, KeyError, TypeError):
-            raise MachineError(f"{self._url} does not answer as Prometheus does", hint=_SUCH_AS) from None
+            raise MachineError(f"{self.url} does not answer as Prometheus does", hint=_SUCH_AS) from None
 
     def _refused(self, e: urllib.error.HTTPError) -> MachineError:
         if e.code in (401, 403):
             hint = "--http-config FILE with basic_auth or authorization"
-            return MachineError(f"Prometheus at {self._url} refuses the credentials (status {e.code})", hint=hint)
+            return MachineError(f"Prometheus at {self.url} refuses the credentials (status {e.code})", hint=hint)
         try:
             reason = str(json.load(e)["error"])
         except (ValueError, KeyError, TypeError, OSError):
             reason = str(e.reason)
         is_other = e.code in (404, 405)
-        message = f"Prometheus at {self._url} answers with status {e.code}: {reason}"
+        message = f"Prometheus at {self.url} answers with status {e.code}: {reason}"
         return MachineError(message, hint=_SUCH_AS if is_other else None)
 
 
