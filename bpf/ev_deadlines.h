@@ -8,6 +8,10 @@
 #include "neighbours.h"
 
 #define TICK_NS 20000000ULL /* longest time between two ticks */
+/* A packet of a failed EV that a report misses counts as lost if it has not arrived after this time: packets overtake
+ * each other, by more where CPUs are busy.
+ */
+#define LATE_NS (2 * TICK_NS)
 
 /* A tick: the work area of one run. */
 struct tick {
@@ -82,6 +86,12 @@ static __always_inline int is_in_use(const struct mrc_ev *ev)
 	return ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP;
 }
 
+/* Return 1 if an answer can come back on the EV: neither end is detached, and its plane has links. */
+static __always_inline int can_answer(const struct tick *t, const struct mrc_ev *ev)
+{
+	return !t->detached && t->clock->linked & (1u << (ev->plane & 31));
+}
+
 /* Serve an EV in use: raise its weight, or probe it while it lags, less and less often. Clears the deadline when the EV
  * neither lags nor ramps up.
  */
@@ -101,7 +111,7 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 			set_deadline(t->sweep.request.host_id, number);
 		return;
 	}
-	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
+	if (!can_answer(t, ev) || t->watch->silent)
 		return; /* no report can tell of it */
 	if (aged(t->clock->now_ns, stats->probe_after_ns, 0)) {
 		t->sweep.request.kind = MRC_PROBE_SUSPICION;
@@ -115,25 +125,43 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 	set_peer_due_soon(t, stats->probe_after_ns);
 }
 
+/* Return 1 if the hold-down of a failed EV is over; begin it anew while it cannot answer, or if it lost something.
+ * A global function: its stack is its own.
+ */
+__noinline int is_held_down_long_enough(__u32 index, __u64 now, int answers)
+{
+	struct mrc_path_stats *stats = path_stats_at(index);
+	const struct mrc_ev *ev = ev_at(index);
+	__u64 well_ns;
+	int is_lost;
+
+	if (!stats || !ev)
+		return 0;
+	is_lost = stats->lag_ns && aged(now, stats->lag_ns, LATE_NS);
+	if (is_lost)
+		stats->lag_ns = 0;
+	if (!answers || is_lost || !(stats->good | stats->lag_ns)) {
+		stats->loss_ns = now;
+		return 0;
+	}
+	well_ns = stats->loss_ns > ev->state_since_ns ? stats->loss_ns : ev->state_since_ns;
+	return !stats->lag_ns && stats->good >= settings.good_probes &&
+	       aged(now, well_ns, hold_down_ns(ev->flaps, settings.hold_down_ms, settings.hold_down_max_ms));
+}
+
 /* Serve an EV that failed, is new or is denied: return it after its hold-down, else probe it when a probe is due. */
 static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
 	__u32 host_id = t->sweep.request.host_id, state = ev->state;
-	__u64 hold_ns, well_ns = stats->loss_ns > ev->state_since_ns ? stats->loss_ns : ev->state_since_ns;
 
-	if (state == MRC_EV_ASSUMED_BAD) {
-		/* A packet that was in flight when the EV failed can still make it lag. */
-		hold_ns = hold_down_ns(ev->flaps, settings.hold_down_ms, settings.hold_down_max_ms);
-		if (t->detached || !(t->clock->linked & (1u << (ev->plane & 31))) || stats->lag_ns || !stats->good) {
-			stats->loss_ns = t->clock->now_ns;
-		} else if (stats->good >= settings.good_probes && aged(t->clock->now_ns, well_ns, hold_ns)) {
-			ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
-			stats->probe_after_ns = 0;
-			t->changed |= transit(host_id, number, state, MRC_EV_GOOD, MRC_REASON_HEALED);
-			return;
-		}
+	if (state == MRC_EV_ASSUMED_BAD && is_held_down_long_enough(ev_index(host_id, number), t->clock->now_ns,
+								    can_answer(t, ev))) {
+		ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
+		stats->probe_after_ns = 0;
+		t->changed |= transit(host_id, number, state, MRC_EV_GOOD, MRC_REASON_HEALED);
+		return;
 	}
-	if (t->detached || t->watch->silent || !(t->clock->linked & (1u << (ev->plane & 31))))
+	if (!can_answer(t, ev) || t->watch->silent)
 		return; /* the sweeps probe it */
 	if (!aged(t->clock->now_ns, stats->probe_after_ns, 0)) {
 		set_peer_due(t, stats->probe_after_ns);

@@ -179,8 +179,15 @@ static __always_inline void add_samples(struct judging *j, struct mrc_path_stats
 static __always_inline void update_path_stats(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats,
 					      __u32 number, const struct ev_delta *delta)
 {
+	int is_failed = ev->state == MRC_EV_ASSUMED_BAD;
+
+	if (is_failed && (delta->missed < stats->missed || delta->deficit < stats->deficit))
+		stats->lag_ns = 0; /* what was missing has arrived late */
 	if (delta->has_new_loss) {
-		stats->loss_ns = j->now;
+		if (!is_failed)
+			stats->loss_ns = j->now;
+		else if (!stats->lag_ns)
+			stats->lag_ns = j->now; /* the hold-down begins anew if it stays missing */
 		stats->good = 0;
 		stats->lost_bursts += !delta->has_arrivals && delta->missed > stats->missed;
 	}
@@ -195,7 +202,7 @@ static __always_inline void update_path_stats(struct judging *j, struct mrc_ev *
 		if (!delta->has_new_loss && stats->good < 0xffff)
 			stats->good++;
 		/* The EV stops lagging when the whole burst is accounted for and none of it is newly lost. */
-		if (!delta->has_new_loss && stats->lag_ns &&
+		if (!delta->has_new_loss && stats->lag_ns && !is_failed &&
 		    (__s16)(delta->probes + stats->probe_offset + delta->missed - stats->burst_end) >= 0)
 			clear_lag(j, ev, stats, number);
 	}

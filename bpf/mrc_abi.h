@@ -61,7 +61,7 @@ struct mrc_path_stats {
 	__u64 judged; /* data packets sent and judged, over all generations */
 	__u64 rx_ce; /* CE marks that the peer has seen, over all generations */
 	__u64 arrived_ns; /* send time, or later, of the newest packet that is known to have arrived */
-	__u64 lag_ns; /* since when the EV lags (something is missing); 0 = it does not lag */
+	__u64 lag_ns; /* since when the EV lags (something is missing that may be late); 0 = it does not lag */
 	__u64 loss_ns; /* when a loss was last noticed; while ASSUMED_BAD: when the EV was last not known to work */
 	__u64 pending_losses_ns; /* when `pending_losses` was taken */
 	__u32 rtt_ns; /* smoothed, 1/8 per reply; below 4.3 s */

@@ -89,7 +89,7 @@ __noinline int rank_at(__u32 index, __u32 plane_mask)
 	case MRC_EV_ASSUMED_BAD:
 		if (ev->reason == MRC_REASON_LOSS || ev->reason == MRC_REASON_GREY_LOSS)
 			return stats->lost_bursts ? RANK_SILENT : RANK_LOSSY;
-		return stats->good ? RANK_LOSSY : RANK_SILENT;
+		return stats->good && !stats->lag_ns ? RANK_LOSSY : RANK_SILENT;
 	default:
 		return RANK_NEVER;
 	}

@@ -183,7 +183,7 @@ def usable_by_rank(bench: Bench) -> list[int]:
         record, stats = bench.ev(H2, ev), bench.path_stats(H2, ev)
         if not record["configured"] or not plane_mask >> ev // SLOTS & 1 or record["state"] == DENIED:
             return 9
-        bad = 4 if stats["good"] else 5
+        bad = 4 if stats["good"] and not stats["lag_ns"] else 5
         lagging = 3 if stats["lag_ns"] else 1
         return {GOOD: 1, SKIP: lagging, UNKNOWN: 2, ASSUMED_BAD: bad}[EvState(record["state"])]
 

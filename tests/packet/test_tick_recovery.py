@@ -25,6 +25,7 @@ from tests.packet.ticks import (
     UNKNOWN,
     fail_ev,
     probe_requests,
+    record_all_answers,
     record_arrivals,
     reply,
     run_tick,
@@ -183,6 +184,25 @@ def test_the_hold_down_begins_with_the_first_arrival_and_not_with_the_last_loss(
     assert state(h2_bench, 5)[0] is ASSUMED_BAD
     run_tick(h2_bench, HEALTH.hold_down_ms)
     assert state(h2_bench, 5)[0] is GOOD
+
+
+@pytest.mark.parametrize("late_ms", [0, 20, 80])
+def test_the_hold_down_begins_anew_only_if_a_missing_packet_is_not_merely_late(h2_bench: Bench, late_ms: int) -> None:
+    def wait(ms: int) -> EvState:
+        for _ in range(0, ms, INTERVAL_MS):
+            run_tick(h2_bench, INTERVAL_MS)
+            record_all_answers(h2_bench)
+        return state(h2_bench, 5)[0]
+
+    fail_ev(h2_bench, 5)
+    run_tick(h2_bench)
+    record_arrivals(h2_bench, 5, reports=HEALTH.good_probes)
+    assert wait(HEALTH.hold_down_ms - 200) is ASSUMED_BAD
+    h2_bench.path_stats(H2, 5)["lag_ns"] = now() if late_ms else 0
+    assert wait(late_ms) is ASSUMED_BAD
+    h2_bench.path_stats(H2, 5)["lag_ns"] = 0  # a report says that it has arrived
+    assert (wait(300) is GOOD) == (late_ms <= 20)
+    assert wait(HEALTH.hold_down_ms) is GOOD
 
 
 def weights(bench: Bench, step_ms: int = INTERVAL_MS) -> list[int]:
