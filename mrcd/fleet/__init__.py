@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Takes the cluster file and fleet-wide denials from etcd, and reports to it. member.py describes the walk."""
+"""Works on all hosts.
+
+member.py takes the cluster file and denials from etcd; prometheus.py asks Prometheus; localise/ finds bad links.
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Serves GET /metrics and the web page, with TLS and passwords if the web configuration sets them."""
+"""Serves GET /metrics, GET /metrics/fabric and the web page, with TLS and passwords of the web configuration."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from mrcd.daemon.daemon import Daemon
 from mrcd.errors import MachineError
 from mrcd.fleet.source import FileSource
 from mrcd.metrics.collector import TablesCollector
+from mrcd.metrics.fabric_sums import FabricCollector
 from mrcd.metrics.page import Page
 from mrcd.metrics.readiness import ReadinessCollector
 from mrcd.metrics.web_config import WebConfig
@@ -51,15 +52,17 @@ def application(routes: Iterable[web.RouteDef], web_config: WebConfig | None) ->
     return app
 
 
-def scrape_route(registry: CollectorRegistry, run: Callable[[Callable[[], bytes]], Awaitable[bytes]]) -> web.RouteDef:
-    """Return the route of GET /metrics. `run` encodes the metrics in a worker thread."""
+def scrape_route(
+    registry: CollectorRegistry, run: Callable[[Callable[[], bytes]], Awaitable[bytes]], path: str = "/metrics"
+) -> web.RouteDef:
+    """Return the route of a GET of these metrics. `run` encodes the metrics in a worker thread."""
 
     async def scrape(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         body = await run(lambda: encode(registry))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
-    return web.get("/metrics", scrape)
+    return web.get(path, scrape)
 
 
 class Endpoint:
@@ -73,8 +76,11 @@ class Endpoint:
         registry.register(ReadinessCollector(daemon, source))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
+        fabric = CollectorRegistry()
+        fabric.register(FabricCollector(daemon))
         self._page = Page(daemon)
-        routes = [scrape_route(registry, daemon.readers.read), *self._page.routes()]
+        read = daemon.readers.read
+        routes = [scrape_route(registry, read), scrape_route(fabric, read, "/metrics/fabric"), *self._page.routes()]
         self._runner = web.AppRunner(application(routes, self._web_config), access_log=None, shutdown_timeout=1.0)
         self._sampling: asyncio.Task[None] | None = None
 

@@ -29,6 +29,7 @@ NOT_RUN = {
     r"mrcctl fleet$": "names a group of commands",
     r"mrcctl (fleet )?(allow|deny|drain|put)$": "names a command without its target or file",
     r"mrcctl fleet check(?! --help)": "needs a Prometheus: tests/lab/test_fleet_check.py",
+    r"mrcctl fleet links(?! --help)": "needs a Prometheus: tests/lab/test_fleet_links.py",
     r"bpftool map dump": "names a command without its map",
     r"ethtool -L": "a veth of the lab has one queue",
     r"ethtool --show-tunnels": "a veth has no table of tunnels",
@@ -127,6 +128,8 @@ SYNOPSES = {
     "`fleet check --hosts LIST --prometheus URL [--strict] [--max-age SECONDS] [--least-evs PERCENT]`": (
         "mrcctl fleet check --help"
     ),
+    # with a Prometheus: tests/lab/test_fleet_links.py
+    "`fleet links --prometheus URL [--http-config FILE] [--window SECONDS]`": "mrcctl fleet links --help",
     "`version`, `completion bash|zsh|fish`": (
         "mrcctl version && mrcctl completion bash && mrcctl completion zsh && mrcctl completion fish"
     ),

@@ -59,6 +59,16 @@ PROGRAM = {
     "hooks": [{"type": "xdp", "point": "xdp", "interface": f"enp{n}s0f0np0"} for n in range(8)],
 }  # fmt: skip
 
+LOST = {
+    "target": f"nic:{NAME}:1", "kind": "nic", "direction": "both", "loss_ratio": 0.0123, "lost_packets": 1234,
+    "confidence": 0.512, "or_targets": ["t0:1:0", "link:1:0:2"], "since_s": 720.0, "hosts": [NAME] * 4,
+    "host_count": 17,
+}  # fmt: skip
+LOCALISED = {
+    "time": "2030-01-02T03:04:05+00:00", "window_s": 60.0, "hosts": 17, "packets": 10**9, "lost_packets": 1234,
+    "links": [LOST],
+}  # fmt: skip
+
 # A command, and how the headings of its tables begin.
 TABLES = {
     "status": ["PLANE "],
@@ -82,6 +92,7 @@ TABLES = {
     "links -i 0.1": ["LINK "],
     "fleet status": ["HOST ", "DENIED "],
     f"fleet check --hosts {NAME},h[1-9] --prometheus http://prometheus:9090": [],
+    "fleet links --prometheus http://prometheus:9090": ["TARGET "],
     "fabric plan --hosts 64 --radix 16": ["PLANE ", "FAILED "],
     f"probe {NAME}": ["EV "],
     f"trace {NAME} --ev 6": ["HOP "],
@@ -156,6 +167,7 @@ def terminal(
         "mrcd.ctl.packets.probe.run": lambda *given, **options: PROBED,
         "mrcd.ctl.packets.trace.run": lambda *given, **options: TRACED,
         "mrcd.fleet.check.read.read": lambda *given: Samples({NAME: HostSample(NAME, attached=False)}),
+        "mrcd.fleet.localise.document.localised": lambda *given: LOCALISED,
         "mrcd.ctl.examine.command.doctor": lambda *given: EXAMINED,
         "mrcd.ctl.examine.command.preflight": lambda *given: EXAMINED,
     }.items():

@@ -31,6 +31,7 @@ from labkit.bench.auth import flood
 from labkit.bench.auth import part as auth
 from labkit.bench.diagnosis import part as diagnosis
 from labkit.bench.failover import part as failover
+from labkit.bench.localise import part as localise
 from labkit.bench.paper import part as paper
 from labkit.bench.part import Options, Part
 from labkit.bench.scale import part as scale
@@ -46,7 +47,7 @@ SCHEMA_VERSION = 1
 _PARTS = (
     *(throughput.PART, cost.PART, spread.PART, planes.PART, paper.PART, tunnels.PART),
     *(job.PART, overhead.PART, lifecycle.PART, false_demotions.PART, failover.PART, without_daemons.PART, scale.PART),
-    *(auth.PART, flood.PART, diagnosis.PART, alerts.PART, fabric.PART, fleet.PART),
+    *(auth.PART, flood.PART, diagnosis.PART, alerts.PART, fabric.PART, fleet.PART, localise.PART),
 )
 PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
 _ALL = (throughput.PART, cost.PART, planes.PART, paper.PART, scale.PART)
@@ -74,7 +75,8 @@ _LISTEN_S = 0.5
 @click.option(
     "--full",
     is_flag=True,
-    help="throughput: the whole matrix (25 minutes); paper: all experiments at length (8); planes, scale: all",
+    help="throughput: the whole matrix (25 minutes); paper: all experiments at length (8); planes, scale: all; "
+    "localise: 20 fabrics of each kind",
 )
 @click.option(
     "--mtu", type=click.IntRange(min=1500, max=65000), help="MTU of throughput's links  [default: 1500 and 9100]"
@@ -84,7 +86,7 @@ _LISTEN_S = 0.5
     metavar="WORD",
     multiple=True,
     help="throughput: only cells with this word, e.g. udp-64; diagnosis, alerts: only such faults; fabric: only this "
-    "format; repeatable",
+    "format; localise: only this number of NICs; repeatable",
 )
 @click.option(
     "--minutes",
@@ -153,7 +155,8 @@ def bench(
     tunnels, job, overhead, lifecycle, calm (false demotions under stress), failover, alone (both daemons dead), auth
     (forged packets, new secrets, the cost of tags), flood (a million forged packets per second), diagnosis (are faults
     named right?), alerts (do faults fire the right alerts?), fabric (the planner, and EVs through the switches'
-    configurations) and fleet (eight hosts follow an etcd, under load). Exit code 1 if a bound is not met, 2 if a part
+    configurations), fleet (eight hosts follow an etcd, under load) and localise (are bad links of simulated fabrics
+    named? needs no lab). Exit code 1 if a bound is not met, 2 if a part
     cannot be measured. Progress goes to stderr.
     """
     options = Options(

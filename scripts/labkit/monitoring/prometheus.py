@@ -29,6 +29,9 @@ alerting: {{alertmanagers: [{{static_configs: [{{targets: {alertmanagers}}}]}}]}
 scrape_configs:
   - job_name: mrcd
     static_configs: [{{targets: {targets}}}]
+  - job_name: mrcd-fabric
+    metrics_path: /metrics/fabric
+    static_configs: [{{targets: {targets}}}]
 """
 
 
@@ -38,7 +41,7 @@ def is_installed() -> bool:
 
 
 class Relay(ThreadingHTTPServer):
-    """Serves GET /metrics of one host, at a port of this machine."""
+    """Serves the metrics of one host, at a port of this machine."""
 
     daemon_threads = True
 
@@ -52,7 +55,7 @@ class Relay(ThreadingHTTPServer):
         """Returns the target as Prometheus names it."""
         return f"127.0.0.1:{self.server_address[1]}"
 
-    def fetch(self) -> tuple[int, str, bytes]:
+    def fetch(self, path: str) -> tuple[int, str, bytes]:
         """Returns status, content type and body of the host's answer. Raises OSError if it does not answer."""
         with self._lab.inside(self._host):
             s = socket.socket()
@@ -61,7 +64,7 @@ class Relay(ThreadingHTTPServer):
         connection.sock = s
         try:
             s.connect(METRICS)
-            connection.request("GET", "/metrics")
+            connection.request("GET", path)
             answer = connection.getresponse()
             return answer.status, answer.headers["Content-Type"], answer.read()
         finally:
@@ -73,7 +76,7 @@ class _Relayed(BaseHTTPRequestHandler):
         assert isinstance(self.server, Relay)
         with contextlib.suppress(ConnectionError):  # Prometheus has given up, or has ended
             try:
-                status, kind, body = self.server.fetch()
+                status, kind, body = self.server.fetch(self.path)
             except OSError:
                 self.send_error(502)
                 return

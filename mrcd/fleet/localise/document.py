@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Makes the document of `mrcctl fleet links`: the parts that lose packets, since when, and which hosts see it."""
+
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from mrcd.errors import MachineError
+from mrcd.fleet.localise import read
+from mrcd.fleet.localise.elements import Direction, Element, Kind
+from mrcd.fleet.localise.read import PEER, PEER_T0, UPLINK, Names, Reader, Selection
+from mrcd.fleet.localise.search import LEAST_LOST, Found, localise
+from mrcd.fleet.prometheus import Prometheus
+
+HISTORY_S = 6 * 3600.0  # a loss that began earlier has no beginning
+_STILL = 0.1  # of what is lost now: a window in which less was lost is before the beginning
+_MOST_HOSTS = 64
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the fabric that loses packets, in one or both directions."""
+
+    found: Sequence[Found]
+
+    @property
+    def element(self) -> Element:
+        """Returns the element of the first direction."""
+        return self.found[0].element
+
+
+def localised(server: Prometheus, window_s: float) -> Document:
+    """Returns the parts that lose packets in the newest window. Raises MachineError if that cannot be told."""
+    at = time.time()
+    reader = Reader(server, at, window_s)
+    sent, lost = read.packets(reader.fleet)
+    if not sent:
+        raise MachineError(
+            f"no host has sent packets in the last {window_s:g} s",
+            hint="is /metrics/fabric scraped at least twice in that time? --window takes more of it",
+        )
+    found = sorted(localise(reader.fleet), key=lambda f: f.element.part)
+    parts = [Part(list(group)) for _, group in itertools.groupby(found, key=lambda f: f.element.part)]
+    parts.sort(key=lambda p: -sum(f.lost for f in p.found))
+    history = _History(server, at, window_s, reader)
+    return {
+        "time": datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds"),
+        "window_s": window_s,
+        "hosts": reader.names.scraped,
+        "packets": round(sent),
+        "lost_packets": round(lost),
+        "links": [_document(part, reader.names, history) for part in parts],
+    }
+
+
+def _document(part: Part, names: Names, history: "_History") -> Document:
+    directions = {f.element.direction for f in part.found}
+    is_both = len(directions) > 1 or part.element.kind is Kind.T1
+    since_s = max((s for f in part.found if (s := history.since_s(f.element, f.lost)) is not None), default=None)
+    hosts = history.hosts(part)
+    return {
+        "target": target(part.element, names),
+        "kind": part.element.kind.value,
+        "direction": Direction.BOTH.value if is_both else part.element.direction.value,
+        "loss_ratio": max(f.ratio for f in part.found),
+        "lost_packets": round(sum(f.lost for f in part.found)),
+        "confidence": round(min(f.confidence for f in part.found), 3),
+        "or_targets": sorted({target(o, names) for f in part.found for o in f.alternatives}),
+        "since_s": since_s,
+        "hosts": hosts[:_MOST_HOSTS],
+        "host_count": len(hosts),
+    }
+
+
+def target(e: Element, names: Names) -> str:
+    """Returns an element as `mrcctl deny` takes it."""
+    if e.kind is Kind.NIC:
+        return f"nic:{names.hosts[e.host]}:{e.plane}"
+    if e.kind is Kind.T1:
+        return f"t1:{e.plane}:{names.t1s[e.t1]}"
+    t0 = f"{e.plane}:{names.t0s[e.t0]}"
+    return f"t0:{t0}" if e.kind is Kind.T0 else f"link:{t0}:{names.t1s[e.t1]}"
+
+
+class _History:
+    """Asks when an element began to lose packets, and which hosts have lost some there."""
+
+    def __init__(self, server: Prometheus, at: float, window_s: float, reader: Reader) -> None:
+        self._server, self._at, self._window_s = server, at, window_s
+        self._names, self._t0_of_host = reader.names, reader.fleet.t0_of_host
+
+    def since_s(self, e: Element, lost: float) -> float | None:
+        """Returns for how many seconds, at most, an element has lost packets; None if for all of HISTORY_S."""
+        least = max(LEAST_LOST / 2, _STILL * lost)
+        start = self._at - HISTORY_S
+        began: float | None = None
+        values = [dict(self._sums(s, start)) for s in self._selections(e)]
+        for t in sorted(values[0], reverse=True):
+            if min(v.get(t, 0.0) for v in values) < least:
+                break
+            began = t
+        if began is None or began - start < self._window_s:
+            return None
+        return round(self._at - began + self._window_s, 1)
+
+    def _sums(self, selection: Selection, start: float) -> list[tuple[float, float]]:
+        """Returns the lost packets of each window since a time."""
+        # The last step is at the end of the range, so that the newest window is one of them.
+        step, end = self._window_s, self._at
+        start = end - (end - start) // step * step
+        series = self._server.query_range(f"sum({selection.lost(self._window_s)})", start, end, step)
+        return series[0][1] if series else []
+
+    def hosts(self, part: Part) -> list[str]:
+        """Returns the hosts that have lost packets at a part, those that have lost most first."""
+        lost: dict[str, float] = {}
+        for f in part.found:
+            answers = [
+                {labels["host"]: value for labels, value in self._server.query(self._by_host(s), self._at)}
+                for s in self._selections(f.element)
+            ]
+            for h in set.intersection(*(set(a) for a in answers)):
+                lost[h] = max(lost.get(h, 0.0), min(a[h] for a in answers))
+        return sorted(lost, key=lambda h: (-lost[h], h))
+
+    def _by_host(self, selection: Selection) -> str:
+        return f"sum by (host) ({selection.lost(self._window_s)}) > 0.5"
+
+    def _selections(self, e: Element) -> list[Selection]:
+        """Returns the series that count the losses of an element: what it loses is in all of them."""
+        names, plane = self._names, f'plane="{e.plane}"'
+        if e.kind is Kind.NIC:
+            name = json.dumps(names.hosts[e.host])
+            if e.direction is Direction.UP:
+                return [Selection(PEER_T0, plane, f"host={name}")]
+            t0 = names.t0s[int(self._t0_of_host[e.host])]
+            return [Selection(PEER, f"peer={name}"), Selection(PEER_T0, f'{plane}, peer_t0="{t0}"')]
+        via = f'{plane}, t1="{names.t1s[e.t1]}"' if e.t1 >= 0 else plane
+        if e.kind is Kind.T1:
+            return [Selection(UPLINK, via)]
+        t0 = names.t0s[e.t0]
+        if e.direction is Direction.UP:
+            return [Selection(UPLINK if e.t1 >= 0 else PEER_T0, via, f't0="{t0}"')]
+        to_t0 = Selection(PEER_T0, f'{plane}, peer_t0="{t0}"')
+        return [to_t0, Selection(UPLINK, via)] if e.t1 >= 0 else [to_t0]

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Reads the sums of a fleet from Prometheus.
+
+Prometheus sums over the hosts of each T0, so that answers stay small: with 8 planes, 64 T0s and 64 T1s they have
+70,000 numbers. Only hosts whose NIC may be bad are read one by one.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mrcd.errors import MachineError
+from mrcd.fleet.localise.counts import Fleet, Floats, HostSums, Ints, Sums
+from mrcd.fleet.prometheus import Prometheus, Sample
+
+HOST = "mrc_fabric_host_info"
+UPLINK, PEER_T0, PEER = "mrc_fabric_uplink", "mrc_fabric_t0", "mrc_fabric_peer"
+_WAYS = ("tx", "rx")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the indexes of a fleet mean, and how many of its hosts Prometheus scrapes."""
+
+    t0s: Sequence[str]
+    t1s: Sequence[str]
+    hosts: Sequence[str]
+    scraped: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The series of a family with some labels, of hosts with some labels."""
+
+    family: str
+    labels: str = ""
+    of_hosts: str = ""
+
+    def packets(self, way: str, window_s: float) -> str:
+        """Returns an expression for the packets (`tx`) or arrived packets (`rx`) of a window, by host and T0."""
+        counter = f"{self.family}_{way}_packets_total{{{self.labels}}}[{round(window_s * 1000)}ms]"
+        return f"(increase({counter}) * on (job, instance) group_left (host, t0) {HOST}{{{self.of_hosts}}})"
+
+    def lost(self, window_s: float) -> str:
+        """Returns an expression for the lost packets of a window."""
+        return f"({self.packets('tx', window_s)} - {self.packets('rx', window_s)})"
+
+
+def one_of(label: str, values: Iterable[str]) -> str:
+    """Returns a selector for a label with one of these values."""
+    words = "|".join(re.escape(v) for v in values)
+    return f"{label}=~{json.dumps(words)}"
+
+
+class Reader:
+    """Reads the counts of a window before the time `at` (Unix time). Raises MachineError if there are none."""
+
+    def __init__(self, server: Prometheus, at: float, window_s: float) -> None:
+        self._server, self._at, self._window_s = server, at, window_s
+        info = [labels for labels, _ in server.query(HOST, at)]
+        if not info:
+            raise MachineError(
+                "Prometheus has no sums of the fabric",
+                hint="scrape /metrics/fabric of each host: see docs/fleet.md; is the URL that of the right server?",
+            )
+        pairs = self._pairs()
+        t0_of = {labels["peer"]: labels["peer_t0"] for labels, _ in pairs["tx"]}
+        t0_of |= {labels["host"]: labels["t0"] for labels in info}
+        hosts = sorted(t0_of)
+        uplinks = {way: self._sum(UPLINK, way, "t0, plane, t1") for way in _WAYS}
+        t0s = sorted({*t0_of.values()}, key=_number)
+        t1s = sorted({labels["t1"] for labels, _ in uplinks["tx"]}, key=_number)
+        self.names = Names(t0s, t1s, hosts, len({labels["host"] for labels in info}))
+        to_t0 = {way: self._sum(PEER_T0, way, "t0, plane, peer_t0") for way in _WAYS}
+        planes = max((int(labels["plane"]) for labels, _ in to_t0["tx"]), default=0) + 1
+        self._places = {
+            "plane": {str(p): p for p in range(planes)},
+            "t0": {t0: i for i, t0 in enumerate(t0s)},
+            "t1": {t1: i for i, t1 in enumerate(t1s)},
+            "host": {h: i for i, h in enumerate(hosts)},
+        }
+        self._places |= {"peer_t0": self._places["t0"], "peer": self._places["host"]}
+        by_host = {way: self._sum(PEER_T0, way, "host, plane") for way in _WAYS}
+        table, keys = self._sums(pairs, ("t0", "peer")), [(labels["t0"], labels["peer"]) for labels, _ in pairs["tx"]]
+        source = np.array(sorted(self._places["t0"][t] * len(hosts) + self._places["peer"][h] for t, h in set(keys)))
+        source, peer = np.divmod(source.astype(np.int64), len(hosts))
+        self.fleet = Fleet(
+            uplink=self._sums(uplinks, ("plane", "t0", "t1")),
+            peer_t0=self._sums(to_t0, ("plane", "t0", "peer_t0")),
+            peer=Sums(table.sent[source, peer], table.lost[source, peer]),
+            peer_source=source,
+            peer_host=peer,
+            host=self._sums(by_host, ("host", "plane")),
+            t0_of_host=np.array([self._places["t0"][t0_of[h]] for h in hosts], np.int64),
+            read=self._read,
+        )
+
+    def _pairs(self) -> dict[str, list[Sample]]:
+        return {way: self._sum(PEER, way, "t0, peer, peer_t0") for way in _WAYS}
+
+    def _sum(self, family: str, way: str, labels: str, of_hosts: str = "") -> list[Sample]:
+        packets = Selection(family, of_hosts=of_hosts).packets(way, self._window_s)
+        return self._server.query(f"sum by ({labels}) {packets}", self._at)
+
+    def _sums(self, samples: dict[str, list[Sample]], labels: tuple[str, ...]) -> Sums:
+        """Returns an array with a dimension per label."""
+        shape = tuple(len(self._places[label]) for label in labels)
+        sent, arrived = np.zeros(shape), np.zeros(shape)
+        for way, found in ((sent, samples["tx"]), (arrived, samples["rx"])):
+            for names, value in found:
+                way[tuple(self._places[label][names[label]] for label in labels)] += value
+        return Sums(sent, np.maximum(sent - arrived, 0.0))
+
+    def _read(self, hosts: Sequence[int]) -> list[HostSums]:
+        """Returns the sums of single hosts."""
+        selector = one_of("host", [self.names.hosts[h] for h in hosts])
+        uplinks, to_t0, to_peer = (
+            {way: self._sum(family, way, labels, selector) for way in _WAYS}
+            for family, labels in (
+                (UPLINK, "host, plane, t1"), (PEER_T0, "host, plane, peer_t0"), (PEER, "host, peer")
+            )
+        )  # fmt: skip
+        found = []
+        for h in hosts:
+            name = self.names.hosts[h]
+            mine = [
+                {way: [s for s in samples[way] if s[0]["host"] == name] for way in _WAYS}
+                for samples in (uplinks, to_t0, to_peer)
+            ]
+            to_all = self._sums(mine[2], ("peer",))
+            peers: Ints = np.flatnonzero(to_all.sent)
+            found.append(
+                HostSums(
+                    self._sums(mine[0], ("plane", "t1")),
+                    self._sums(mine[1], ("plane", "peer_t0")),
+                    Sums(to_all.sent[peers], to_all.lost[peers]),
+                    peers,
+                )
+            )
+        return found
+
+
+def packets(fleet: Fleet) -> tuple[float, float]:
+    """Returns all packets that were sent, and those that were lost."""
+    values: list[Floats] = [fleet.peer_t0.sent, fleet.peer_t0.lost]
+    sent, lost = (float(v.sum()) for v in values)
+    return sent, lost
+
+
+def _number(text: str) -> tuple[int, str]:
+    return (int(text), "") if text.isdecimal() else (1 << 30, text)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests `mrcctl fleet links` with a Prometheus server: faults that lose 1 % are named with their direction."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from labkit.cluster.api import Lab
+from labkit.cluster.patience import patience
+from labkit.monitoring import prometheus
+from labkit.monitoring.prometheus import Prometheus
+from labkit.traffic.mesh import Mesh
+from tests.lab.conftest import a_lab, all_good, wait_until
+
+WINDOW_S = 8
+RATE = 400  # packets per second from each host to each other one
+NAMED_S, FORGOTTEN_S = patience(60.0), patience(90.0)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Three T0s with two hosts each, under load: fewer could not tell links of a T1 apart."""
+    if not prometheus.is_installed():
+        pytest.skip("Prometheus is not installed: `make set-up` installs it")
+    with a_lab("links", hosts=6, hosts_per_t0=2, planes=2, t1=3) as made, Mesh(made, RATE):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    with Prometheus(lab, list(lab.fabric.hosts), tmp_path_factory.mktemp("prometheus"), scrape_s=0.5) as made:
+        wait_until("all hosts are scraped", lambda: ask(made)[1].get("hosts") == 6, patience(30.0), 0.2)
+        yield made
+
+
+def ask(server: Prometheus) -> tuple[int, dict[str, Any]]:
+    """Returns the exit status of `mrcctl fleet links`, and what it prints."""
+    argv = [sys.executable, "-m", "mrcd.ctl", "fleet", "links", "--prometheus", server.url]
+    done = subprocess.run([*argv, "--window", str(WINDOW_S), "--json"], capture_output=True, text=True)
+    return done.returncode, json.loads(done.stdout or "{}")
+
+
+def is_quiet(server: Prometheus) -> bool:
+    """Returns whether the whole window is without a loss."""
+    status, document = ask(server)
+    return (status, document.get("lost_packets"), document.get("links")) == (0, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("target", "direction", "hosts"),
+    [
+        ("link:1:0:2", "up", {"h0", "h1"}),
+        ("t1:0:1", "both", {f"h{i}" for i in range(6)}),
+        ("nic:h3:1", "down", {"h0", "h1", "h2", "h4", "h5"}),
+    ],
+)
+def test_a_part_that_loses_packets_is_named_and_nothing_else(
+    lab: Lab, server: Prometheus, target: str, direction: str, hosts: set[str]
+) -> None:
+    wait_until("nothing is lost", lambda: is_quiet(server), FORGOTTEN_S, 0.2)
+    lab.fail(target, drop=0.01, **({} if direction == "both" else {"direction": direction}))  # type: ignore[arg-type]
+    named: list[tuple[str, str]] = []
+
+    def is_named() -> bool:
+        status, document = ask(server)
+        named[:] = [(link["target"], link["direction"]) for link in document["links"]]
+        return status == 1 and named == [(target, direction)] and set(document["links"][0]["hosts"]) == hosts
+
+    try:
+        wait_until(f"only {target} is named", is_named, NAMED_S, 0.2)
+    finally:
+        lab.heal()
+    wait_until("all EVs are GOOD again", lambda: all_good(lab), FORGOTTEN_S)
+
+
+def test_the_text_names_it_too(lab: Lab, server: Prometheus) -> None:
+    wait_until("nothing is lost", lambda: is_quiet(server), FORGOTTEN_S, 0.2)
+    lab.fail("link:0:2:0", drop=0.05, direction="down")
+    argv = [sys.executable, "-m", "mrcd.ctl", "fleet", "links", "--window", str(WINDOW_S)]
+
+    def printed() -> str:
+        found = subprocess.run([*argv, "--prometheus", server.url], capture_output=True, text=True).stdout
+        return found if "\nlink:0:2:0  down " in found else ""
+
+    try:
+        text = wait_until("the link is named", printed, NAMED_S, 0.2)
+    finally:
+        lab.heal()
+    assert text.startswith("1 part of the fabric loses packets: ")
+    assert "Do: `mrcctl drain link:0:2:0`" in text

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests `mrcctl fleet links`: what it prints, its exit codes, and what it says when Prometheus does not help."""
+
+import base64
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from mrcd.ctl.documents.fleet_links import links_lines
+from mrcd.fleet.localise.read import Selection, one_of
+from mrcd.fleet.prometheus import HttpConfig, Prometheus, read_config
+
+Mrcctl = Callable[..., Result]
+
+LINK = {
+    "target": "link:1:0:2", "kind": "link", "direction": "up", "loss_ratio": 0.0101, "lost_packets": 56,
+    "confidence": 1.0, "or_targets": [], "since_s": 70.0, "hosts": ["h0", "h1"], "host_count": 2,
+}  # fmt: skip
+DOCUMENT: dict[str, Any] = {
+    "time": "2030-01-02T03:04:05+00:00", "window_s": 60.0, "hosts": 6, "packets": 175_000, "lost_packets": 56,
+    "links": [LINK],
+}  # fmt: skip
+
+
+def lines(**changes: Any) -> list[str]:
+    return links_lines(DOCUMENT | changes, colour=False, width=None)
+
+
+def test_a_link_is_named_with_direction_time_and_hosts() -> None:
+    assert lines() == [
+        "1 part of the fabric loses packets: 175k packets of 6 hosts in 60 s, 56 lost",
+        "TARGET      LOSES  LOSS %  LOST  SURE %  SINCE  SEEN BY",
+        "link:1:0:2  up       1.01    56     100   70 s  h0, h1",
+        "Do: `mrcctl drain link:1:0:2` on a host that sees it, then replace the cable or port",
+    ]
+
+
+def test_several_parts_doubt_and_many_hosts() -> None:
+    t1 = LINK | {
+        "target": "t1:2:1", "direction": "both", "confidence": 0.5, "or_targets": ["link:2:0:1"], "since_s": None,
+        "hosts": [f"h{i}" for i in range(6)], "host_count": 70,
+    }  # fmt: skip
+    shown = lines(links=[LINK, t1])
+    assert shown[0].startswith("2 parts of the fabric lose packets: ")
+    assert shown[3] == "t1:2:1      up and down    1.01    56      50  over 6 h  h0, h1, h2, h3 and 66 more"
+    assert shown[4] == "t1:2:1 cannot be told from link:2:0:1"
+
+
+def test_nothing_is_lost() -> None:
+    assert lines(links=[], lost_packets=0) == [
+        "no link, NIC or switch loses packets: 175k packets of 6 hosts in 60 s, 0 lost"
+    ]
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers every request alike, and keeps what was asked."""
+
+    daemon_threads = True
+
+    def __init__(self, status: int, body: str) -> None:
+        self.status, self.body = status, body
+        self.requests: list[tuple[str, str, str | None]] = []  # path, body, Authorization
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Server)
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.requests.append((self.path, body, self.headers["Authorization"]))
+        self.send_response(self.server.status)
+        self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+        self.end_headers()
+        self.wfile.write(self.server.body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    """Starts servers that answer all requests alike."""
+    servers: list[Server] = []
+
+    def start(status: int = 200, body: str = "") -> Server:
+        servers.append(Server(status, body))
+        threading.Thread(target=servers[-1].serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def vector(*samples: tuple[dict[str, str], float]) -> str:
+    result = [{"metric": labels, "value": [1, str(value)]} for labels, value in samples]
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message", "hint"),
+    [
+        (200, vector(), "Prometheus has no sums of the fabric", "scrape /metrics/fabric of each host"),
+        (200, "<html>", "does not answer as Prometheus does", "the URL ends before /api/v1"),
+        (200, "{}", "does not answer as Prometheus does", "the URL ends before /api/v1"),
+        (200, '{"status": "error", "error": "too many samples"}', "too many samples", ""),
+        (404, "no page", "answers with status 404: Not Found", "the URL ends before /api/v1"),
+        (401, "", "refuses the credentials (status 401)", "--http-config FILE with basic_auth"),
+        (403, "", "refuses the credentials (status 403)", "--http-config FILE with basic_auth"),
+        (302, "", "answers with status 302", ""),
+        (422, '{"status": "error", "error": "query timed out"}', "status 422: query timed out", ""),
+    ],
+)
+def test_what_cannot_be_told_is_said_with_a_remedy(
+    mrcctl: Mrcctl, serve: Callable[..., Server], status: int, body: str, message: str, hint: str
+) -> None:
+    result = mrcctl("fleet", "links", "--prometheus", serve(status, body).url)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert (f"\n  hint: {hint}" in result.stderr) if hint else ("hint" not in result.stderr)
+
+
+def test_a_server_that_is_not_there(mrcctl: Mrcctl) -> None:
+    result = mrcctl("fleet", "links", "--prometheus", "http://127.0.0.1:1")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("mrcctl: Prometheus at http://127.0.0.1:1 does not answer: Connection refused")
+
+
+def test_hosts_that_have_sent_nothing(mrcctl: Mrcctl, serve: Callable[..., Server]) -> None:
+    labels = {"host": "h0", "t0": "0", "plane": "0", "t1": "0", "peer": "h1", "peer_t0": "1"}
+    result = mrcctl("fleet", "links", "--prometheus", serve(200, vector((labels, 0.0))).url)
+    assert result.exit_code == 2
+    assert "no host has sent packets in the last 60 s" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--prometheus", "prometheus:9090"], "'prometheus:9090' is not a URL of Prometheus"),
+        (["--prometheus", "ftp://x"], "'ftp://x' is not a URL of Prometheus"),
+        ([], "Missing option '--prometheus'"),
+        (["--prometheus", "http://x", "--window", "0"], "Invalid value for '--window'"),
+        (["--prometheus", "http://x", "--http-config", "/nowhere"], "/nowhere: No such file or directory"),
+    ],
+)
+def test_wrong_usage_is_1(mrcctl: Mrcctl, args: list[str], message: str) -> None:
+    result = mrcctl("fleet", "links", *args)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"mrcctl: {message}")
+
+
+@pytest.mark.parametrize(
+    ("text", "header"),
+    [
+        ("basic_auth: {username: ops, password: s3}", "Basic " + base64.b64encode(b"ops:s3").decode()),
+        ("basic_auth: {username: ops, password_file: FILE}", "Basic " + base64.b64encode(b"ops:secret").decode()),
+        ("authorization: {credentials: t0ken}", "Bearer t0ken"),
+        ("authorization: {type: Token, credentials_file: FILE}", "Token secret"),
+        ("", None),
+    ],
+)
+def test_credentials_are_sent(serve: Callable[..., Server], tmp_path: Path, text: str, header: str | None) -> None:
+    secret, config = tmp_path / "secret", tmp_path / "http.yml"
+    secret.write_text("secret\n")
+    config.write_text(text.replace("FILE", str(secret)))
+    server = serve(200, vector())
+    assert Prometheus(f"{server.url}/prefix/", 5, read_config(config)).query("up", 12.5) == []
+    assert server.requests == [("/prefix/api/v1/query", "query=up&time=12.500&timeout=5s", header)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "basic_auth: {username: x}\nauthorization: {credentials: y}",
+            "basic_auth and authorization exclude each other",
+        ),
+        ("basic_auht: {}", "basic_auht: Extra inputs are not permitted"),
+        ("basic_auth: {password: x}", "basic_auth.username: Field required"),
+        ("a: b: c", "is not YAML"),
+        ("tls_config: {ca_file: /nowhere/ca.pem}", "certificates of /nowhere/ca.pem: No such file or directory"),
+        ("authorization: {credentials_file: /nowhere/token}", "/nowhere/token: No such file or directory"),
+    ],
+)
+def test_a_wrong_configuration_names_the_place(mrcctl: Mrcctl, tmp_path: Path, text: str, message: str) -> None:
+    config = tmp_path / "http.yml"
+    config.write_text(text)
+    result = mrcctl("fleet", "links", "--prometheus", "https://127.0.0.1:1", "--http-config", str(config))
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_an_unknown_certificate_is_refused(mrcctl: Mrcctl, serve: Callable[..., Server]) -> None:
+    """A server without TLS is as good as a wrong certificate here."""
+    url = serve(200, vector()).url.replace("http:", "https:")
+    result = mrcctl("fleet", "links", "--prometheus", url)
+    assert result.exit_code == 2
+    assert "does not answer: " in result.stderr
+
+
+def test_names_are_quoted_for_promql() -> None:
+    assert one_of("host", ["a.b", 'c"d']) == 'host=~"a\\\\.b|c\\"d"'
+    assert Selection("mrc_fabric_t0", 'plane="1"', 't0="2"').packets("tx", 60) == (
+        '(increase(mrc_fabric_t0_tx_packets_total{plane="1"}[60000ms]) '
+        '* on (job, instance) group_left (host, t0) mrc_fabric_host_info{t0="2"})'
+    )
+
+
+def test_no_configuration_sends_no_credentials(serve: Callable[..., Server]) -> None:
+    server = serve(200, vector(({"a": "b"}, 2.0)))
+    assert Prometheus(server.url, 5, HttpConfig()).query("x", 0) == [({"a": "b"}, 2.0)]
+    assert server.requests[0][2] is None

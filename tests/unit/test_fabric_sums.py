@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests GET /metrics/fabric: its sums, judged probes, restarts of the daemon, and the number of series."""
+
+import re
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mrcd.daemon.daemon import Daemon
+from mrcd.metrics.fabric_sums import FabricCollector
+from tests import cluster_files
+from tests.unit.test_metrics import PAGE, ROW, Host
+
+SENT, LOST = 900, 9  # data packets of EV 5 to h1, as test_metrics.Host has them
+PROBES = 40
+
+
+class Endpoint:
+    """The collector of a host's daemon."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.restart()
+
+    def restart(self) -> None:
+        """Starts the daemon anew; the tables stay."""
+        self._collector = FabricCollector(cast(Daemon, SimpleNamespace(plan=self._host.plan, tables=self._host)))
+
+    def text(self) -> str:
+        registry = CollectorRegistry()
+        registry.register(self._collector)
+        return generate_latest(registry).decode()
+
+    def scrape(self) -> dict[str, float]:
+        """Returns series → value."""
+        lines = [line.rpartition(" ") for line in self.text().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in lines}
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+@pytest.fixture
+def endpoint(host: Host) -> Endpoint:
+    return Endpoint(host)
+
+
+def sums(series: dict[str, float], plane: int, t1: int) -> tuple[float, float]:
+    tx, rx = (series[f'mrc_fabric_uplink_{w}_packets_total{{plane="{plane}",t1="{t1}"}}'] for w in ("tx", "rx"))
+    return tx, rx
+
+
+def test_every_packet_is_in_each_of_the_three_sums(endpoint: Endpoint) -> None:
+    """EV 5 goes by T1 1 of plane 1 to h1, under T0 1."""
+    series = endpoint.scrape()
+    assert series['mrc_fabric_host_info{host="h0",t0="0"}'] == 1
+    sent, arrived = SENT + PROBES, SENT + PROBES - LOST
+    assert sums(series, 1, 1) == (sent, arrived)
+    assert series['mrc_fabric_t0_tx_packets_total{peer_t0="1",plane="1"}'] == sent
+    assert series['mrc_fabric_t0_rx_packets_total{peer_t0="1",plane="1"}'] == arrived
+    assert series['mrc_fabric_peer_tx_packets_total{peer="h1",peer_t0="1"}'] == sent
+    assert series['mrc_fabric_peer_rx_packets_total{peer="h1",peer_t0="1"}'] == arrived
+    others = [v for k, v in series.items() if "_packets_total" in k and v]
+    assert len(others) == 6
+
+
+def test_a_peer_under_the_same_t0_uses_no_uplink(host: Host, endpoint: Endpoint) -> None:
+    host.path_stats["judged"][2, 0] = 50  # h2 is under T0 0 as h0 is
+    series = endpoint.scrape()
+    assert series['mrc_fabric_t0_tx_packets_total{peer_t0="0",plane="0"}'] == 50
+    assert [sums(series, 0, t1) for t1 in range(4)] == [(0, 0)] * 4
+
+
+def test_lost_probes_count(host: Host, endpoint: Endpoint) -> None:
+    before = sums(endpoint.scrape(), 1, 1)
+    host.path_stats["rx_probes"][1, 5] = 30
+    host.path_stats["missed"][1, 5] = 7
+    after = sums(endpoint.scrape(), 1, 1)
+    assert (after[0] - before[0], after[1] - before[1]) == (37, 30)
+    host.path_stats["rx_probes"][1, 5] = 33
+    host.path_stats["missed"][1, 5] = 5  # two of the missed ones have arrived late
+    late = sums(endpoint.scrape(), 1, 1)
+    assert (late[0] - before[0], late[1] - before[1]) == (38, 33)
+
+
+def test_16_bit_counts_of_probes_may_wrap(host: Host, endpoint: Endpoint) -> None:
+    host.path_stats["rx_probes"][1, 5] = 0xFFFE
+    before = sums(endpoint.scrape(), 1, 1)
+    host.path_stats["rx_probes"][1, 5] = 3
+    assert sums(endpoint.scrape(), 1, 1) == (before[0] + 5, before[1] + 5)
+
+
+def test_a_new_generation_of_the_peers_tables_is_no_loss(host: Host, endpoint: Endpoint) -> None:
+    host.path_stats["missed"][1, 5] = 9
+    before = sums(endpoint.scrape(), 1, 1)
+    host.path_stats["generation"][1, 5] = 77
+    host.path_stats["missed"][1, 5] = 0
+    assert sums(endpoint.scrape(), 1, 1) == before
+    host.path_stats["missed"][1, 5] = 2
+    assert sums(endpoint.scrape(), 1, 1) == (before[0] + 2, before[1])
+
+
+def test_after_a_long_time_without_a_scrape_probes_are_not_guessed(
+    host: Host, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 10**12
+    monkeypatch.setattr("time.monotonic_ns", lambda: now)
+    before = sums(endpoint.scrape(), 1, 1)
+    now += 61 * 10**9
+    host.path_stats["missed"][1, 5] = 100
+    assert sums(endpoint.scrape(), 1, 1) == before
+
+
+def test_counters_do_not_fall_when_the_daemon_restarts(host: Host, endpoint: Endpoint) -> None:
+    endpoint.scrape()
+    host.evs["probe_seq"][1, 5] += 37
+    host.path_stats["rx_probes"][1, 5] = 30
+    host.path_stats["missed"][1, 5] = 7
+    before = endpoint.scrape()
+    endpoint.restart()
+    after = endpoint.scrape()
+    assert all(after[name] >= value for name, value in before.items())
+
+
+def test_series_with_64_peers_of_256_evs() -> None:
+    hosts = "".join(cluster_files.host(i, t0=i % 8, port=i // 8) for i in range(65))
+    series = Endpoint(Host(f"[cluster]\nt0s = 8\nt1s = 64\nplanes = 8\nevs_per_peer = 256\n{hosts}", 65, 256)).scrape()
+    assert len(series) == 1 + 2 * (8 * 64 + 8 * 8 + 64)
+
+
+def test_paths_whose_t1_is_not_known_have_no_uplinks() -> None:
+    hosts = "".join(cluster_files.host(i, t0=i % 2, port=i // 2) for i in range(4))
+    series = Endpoint(
+        Host(f'[cluster]\nt0s = 2\nt1s = 4\nplanes = 2\nevs_per_peer = 8\nencapsulation = "ecmp"\n{hosts}')
+    )
+    assert not [name for name in series.scrape() if "uplink" in name]
+
+
+def test_the_page_lists_all_metrics(endpoint: Endpoint) -> None:
+    found = {}
+    for family in text_string_to_metric_families(endpoint.text()):
+        name = family.name + {"counter": "_total"}.get(family.type, "")
+        found[name] = (family.type, {label for s in family.samples for label in s.labels})
+    listed = {
+        m[1]: (m[2], set(re.findall(r"\w+", m[3])))
+        for m in ROW.finditer(PAGE.read_text(encoding="utf-8"))
+        if m[1].startswith("mrc_fabric_")
+    }
+    assert listed == found

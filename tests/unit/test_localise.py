@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests that faults drawn in simulated fabrics are named, and nothing else; and the likelihood by itself."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from labkit.bench.localise import part, traffic
+from labkit.bench.localise.simulate import Fault, Simulation, directions
+from labkit.bench.localise.traffic import Fabric
+from labkit.bench.localise.voting import vote
+from mrcd.fleet.localise.counts import Fleet, HostSums, Sums
+from mrcd.fleet.localise.elements import Direction, Element, Kind
+from mrcd.fleet.localise.likelihood import NOTHING, Cells, Fit, Views, fit
+from mrcd.fleet.localise.search import Found, Result, better, localise
+
+FABRIC = Fabric(planes=4, t0s=8, t1s=8, hosts_per_t0=32, slots=8)
+UP, DOWN, BOTH = Direction.UP, Direction.DOWN, Direction.BOTH
+LINK, NIC = Element(Kind.LINK, BOTH, 1, 2, 5), Element(Kind.NIC, BOTH, 3, host=77)
+T1, T0 = Element(Kind.T1, BOTH, 2, t1=6), Element(Kind.T0, BOTH, 0, 4)
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Simulation:
+    rng = np.random.default_rng(5)
+    return Simulation(FABRIC, traffic.draw(FABRIC, rng), rng)
+
+
+def named(simulation: Simulation, *faults: Fault) -> set[Element]:
+    return {f.element for f in localise(simulation.observe(simulation.losses(faults)))}
+
+
+def truth(*elements: Element) -> set[Element]:
+    return {replace(e, direction=d) for e in elements for d in directions(e)}
+
+
+@pytest.mark.parametrize("ratio", [0.005, 1.0])
+@pytest.mark.parametrize(
+    "element",
+    [
+        *(replace(LINK, direction=d) for d in Direction),
+        *(replace(NIC, direction=d) for d in Direction),
+        *(replace(T0, direction=d) for d in Direction),
+        T1,
+    ],
+    ids=lambda e: f"{e.kind}-{e.direction}",
+)
+def test_one_fault_is_named_with_its_direction(simulation: Simulation, element: Element, ratio: float) -> None:
+    assert named(simulation, Fault(element, ratio)) == truth(element)
+
+
+@pytest.mark.parametrize("ratio", [0.005, 1.0])
+def test_faults_in_several_planes_and_in_one(simulation: Simulation, ratio: float) -> None:
+    everywhere = (LINK, NIC, T1, T0)
+    assert named(simulation, *(Fault(e, ratio) for e in everywhere)) == truth(*everywhere)
+    in_one = (Element(Kind.LINK, DOWN, 1, 2, 5), Element(Kind.NIC, DOWN, 1, host=200), Element(Kind.T0, BOTH, 1, 7))
+    assert named(simulation, *(Fault(e, ratio) for e in in_one)) == truth(*in_one)
+
+
+def test_without_a_fault_nothing_is_named(simulation: Simulation) -> None:
+    assert named(simulation) == set()
+
+
+def test_loss_on_all_planes_is_no_fault_of_the_fabric(simulation: Simulation) -> None:
+    """A receiver that is too busy drops packets of all planes alike."""
+    fleet = simulation.observe(simulation.losses([]))
+    busy, t0 = 100, 100 // FABRIC.hosts_per_t0
+    pairs = np.flatnonzero(fleet.peer_host == busy)
+    lost = fleet.peer.sent[pairs] * 1e-4
+    fleet.peer.lost[pairs] += lost
+    for p in range(FABRIC.planes):
+        sources = fleet.peer_source[pairs]
+        np.add.at(fleet.peer_t0.lost[p, :, t0], sources, lost / FABRIC.planes)
+        far = sources != t0
+        by_t1 = np.repeat(lost[far, None] / FABRIC.planes / FABRIC.t1s, FABRIC.t1s, axis=1)
+        np.add.at(fleet.uplink.lost[p], sources[far], by_t1)
+    assert localise(fleet) == []
+
+
+def test_the_ratio_the_lost_packets_and_the_confidence(simulation: Simulation) -> None:
+    (found,) = localise(simulation.observe(simulation.losses([Fault(replace(LINK, direction=UP), 0.001)])))
+    assert 0.0009 < found.ratio < 0.0011
+    sent = simulation.observe(simulation.losses([])).uplink.sent[1, 2, 5]
+    assert 0.0009 * sent < found.lost < 0.0011 * sent
+    assert (found.confidence, found.alternatives) == (1.0, ())
+
+
+def tiny(lost_by_uplink: list[list[float]]) -> Fleet:
+    """One plane, two T0s with a host each, two T1s. Both hosts send a million packets, half of them by each T1."""
+    sent = np.full((1, 2, 2), 500_000.0)
+    lost = np.array([lost_by_uplink])
+    to = np.array([[[0.0, 1e6], [1e6, 0.0]]])
+    lost_to = np.zeros((1, 2, 2))
+    lost_to[0, [0, 1], [1, 0]] = lost[0].sum(axis=1)
+    of_peer, lost_of_peer = np.array([1e6, 1e6]), lost[0].sum(axis=1)
+
+    def read(hosts: object) -> list[HostSums]:
+        return [
+            HostSums(
+                Sums(sent[:, h], lost[:, h]), Sums(to[:, h], lost_to[:, h]),
+                Sums(of_peer[h : h + 1], lost_of_peer[h : h + 1]), np.array([1 - h]),
+            )
+            for h in hosts  # type: ignore[attr-defined]
+        ]  # fmt: skip
+
+    return Fleet(
+        Sums(sent, lost), Sums(to, lost_to), Sums(of_peer, lost_of_peer), np.array([0, 1]), np.array([1, 0]),
+        Sums(np.full((2, 1), 1e6), lost[0].sum(axis=1, keepdims=True)), np.array([0, 1]), read,
+    )  # fmt: skip
+
+
+def only(fleet: Fleet) -> Found:
+    (found,) = localise(fleet)
+    return found
+
+
+def test_what_cannot_be_told_apart_is_said() -> None:
+    """All packets of T0 0 by T1 1 also come down to T0 1; and a T0 with one host is as its NIC."""
+    found = only(tiny([[0, 500], [0, 0]]))
+    ends = {Element(Kind.LINK, UP, 0, 0, 1), Element(Kind.LINK, DOWN, 0, 1, 1)}
+    assert {found.element, *found.alternatives} == ends
+    assert found.confidence == pytest.approx(0.5)
+    found = only(tiny([[500, 500], [0, 0]]))
+    assert {e.kind for e in (found.element, *found.alternatives)} == {Kind.NIC, Kind.T0}
+    assert found.confidence < 0.5
+
+
+def test_few_lost_packets_name_nothing() -> None:
+    assert localise(tiny([[0, 7], [0, 0]])) == []
+    assert localise(tiny([[0, 40], [0, 0]])) != []
+
+
+def test_a_fleet_without_traffic_and_one_without_t1s() -> None:
+    fleet = tiny([[0, 0], [0, 0]])
+    for sums in (fleet.uplink, fleet.peer_t0, fleet.peer, fleet.host):
+        sums.sent[...] = 0
+    assert localise(fleet) == []
+    fleet = tiny([[0, 900], [0, 0]])
+    none = Sums(np.zeros((1, 0)), np.zeros((1, 0)))
+    found = only(replace(
+        fleet,
+        uplink=Sums(np.zeros((1, 2, 0)), np.zeros((1, 2, 0))),
+        read=lambda hosts: [replace(sums, uplink=none) for sums in fleet.read(hosts)],
+    ))  # fmt: skip
+    assert {e.kind for e in (found.element, *found.alternatives)} <= {Kind.NIC, Kind.T0}
+
+
+def cells(lost: list[float], crossing: list[float]) -> Cells:
+    size = len(lost)
+    usual = np.full(size, 0.1)
+    return Cells(np.array(lost), usual, usual, np.array(crossing), np.ones(size, bool), np.ones(size))
+
+
+def test_a_fit_has_the_same_losses_in_all_views() -> None:
+    """The third view overstates what crossed: its ratio is smaller, its losses are the same."""
+    found = fit(Views(cells([50, 50], [1000, 1000]), cells([100], [2000]), cells([100], [20_000])))
+    assert found.lost == pytest.approx(100, rel=0.01)
+    assert (found.ratio, found.pair_ratio) == pytest.approx((0.05, 0.005), rel=0.01)
+    assert found.even == pytest.approx(1.0, rel=0.02)
+    assert found.least == pytest.approx(0.998, rel=0.01)
+
+
+def test_a_fit_says_how_evenly_and_where_losses_are() -> None:
+    uneven = fit(Views(cells([100, 0, 0, 0], [1000] * 4), cells([100], [4000]), cells([100], [4000])))
+    assert uneven.even == pytest.approx(0.25, abs=0.02)
+    elsewhere = fit(Views(cells([0], [1000]), cells([100], [1000]), cells([100], [1000])))
+    assert elsewhere.least < 0
+
+
+@pytest.mark.parametrize("crossing", [0.0, 1000.0])
+def test_nothing_lost_or_nothing_sent_is_no_fit(crossing: float) -> None:
+    assert fit(Views(*(cells([0], [crossing]) for _ in range(3)))) == NOTHING
+    assert fit(Views(*(cells([9], [0.0]) for _ in range(3)))) == NOTHING
+
+
+def test_more_elements_must_explain_much_more() -> None:
+    def result(value: float, *elements: Element) -> Result:
+        return Result(value, {e: Fit(100, 1000, 0.1, 0.1, 1, 1, 1000, 1000) for e in elements})
+
+    links = [Element(Kind.LINK, UP, 2, t0, 6) for t0 in range(3)]
+    one, many = result(1000, T1), result(1030, *links)
+    assert better(one, many) is one
+    assert better(many, one) is one
+    assert better(one, result(1100, *links)).chosen.keys() == set(links)
+    both = result(1001, Element(Kind.LINK, UP, 2, 0, 6), Element(Kind.LINK, DOWN, 2, 0, 6))
+    assert better(one, both) is both  # one cable
+
+
+def test_voting_names_links(simulation: Simulation) -> None:
+    losses = simulation.losses([Fault(replace(LINK, direction=UP), 0.05)])
+    assert replace(LINK, direction=UP) in vote(simulation, losses, simulation.noise(), 0.01)
+    assert part.is_of(Element(Kind.LINK, UP, 2, 3, 6), T1)
+    assert part.is_of(Element(Kind.LINK, UP, 0, 4, 1), replace(T0, direction=UP))
+    assert not part.is_of(Element(Kind.LINK, DOWN, 0, 4, 1), replace(T0, direction=UP))
+
+
+def test_lost_packets_are_the_same_in_all_sums(simulation: Simulation) -> None:
+    losses = simulation.losses([Fault(T0, 0.05), Fault(LINK, 1.0)])
+    quiet, fleet = simulation.observe(simulation.losses([])), simulation.observe(losses)
+    faults = losses.lost.sum()
+    for sums, before in ((fleet.peer_t0, quiet.peer_t0), (fleet.peer, quiet.peer), (fleet.host, quiet.host)):
+        assert sums.lost.sum() - before.lost.sum() == pytest.approx(faults, rel=0.05)
+    far = losses.lost[losses.t1 >= 0].sum()
+    assert fleet.uplink.lost.sum() - quiet.uplink.lost.sum() == pytest.approx(far, rel=0.05)
+
+
+def test_hosts_leave_evs_that_lose_packets(simulation: Simulation) -> None:
+    dead = simulation.losses([Fault(T1, 1.0)])
+    assert (dead.unsent > 0).all()
+    assert dead.lost.max() < 100
+    grey = simulation.losses([Fault(T1, 0.0005)])
+    assert not grey.unsent.any()
