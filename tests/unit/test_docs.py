@@ -75,7 +75,7 @@ def complaint(words: list[str]) -> str | None:
     command, context = COMMANDS[words[0]], None
     arguments = [w.strip("[]") for w in words[1:]]
     arguments = [w for w in arguments if w]
-    context = click.Context(command, info_name=words[0])
+    context = click.Context(command, info_name=words[0], **command.context_settings)
     while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
         found = command.get_command(context, arguments[0])
         if found is None:
