@@ -6,7 +6,7 @@
  * by then: the EV lags. Traffic leaves it at once (SKIP), because it may be dead, and probe bursts test it. When a
  * burst arrives whole, the EV becomes GOOD again. When nothing arrives, several times and over some time, it becomes
  * ASSUMED_BAD. Partial arrival, of data or probes, is left to the loss rule. A host, peer or virtual machine that
- * stands still sends no reports, so no EV is demoted for it.
+ * stands still sends no reports, so no EV is left for it.
  */
 #ifndef MRC_JUDGE_H
 #define MRC_JUDGE_H

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Defines the exceptions that mrcd and mrcctl show to users, with their exit codes.
+"""Defines the exceptions that mrcd and mrcctl show to users, with their exit statuss.
 
 MrcdError                 has a message and, if one is known, a remedy (`hint`)
-├── UsageError            the command line or the configuration is wrong        exit code 1
+├── UsageError            the command line or the configuration is wrong        exit status 1
 │   └── ConfigError
-└── MachineError          the daemon, the kernel or the machine refused         exit code 2
+└── MachineError          the daemon, the kernel or the machine refused         exit status 2
     ├── KernelError       has errno and the kernel's text for it
     ├── DaemonError       the daemon is down, or answered with an error
-    └── CannotTell        a check has no result                                 exit code 3
+    └── CannotTell        a check has no result                                 exit status 3
 """
 
 import errno

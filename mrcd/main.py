@@ -206,7 +206,7 @@ def main() -> None:
     except MrcdError as e:
         click.echo(f"mrcd: {e}", err=True)
         code = e.exit_code
-    except Exception as e:  # exit code 2 makes systemd restart the daemon
+    except Exception as e:  # exit status 2 makes systemd restart the daemon
         while isinstance(e, ExceptionGroup):
             e = e.exceptions[0]
         log.debug("", exc_info=e)

@@ -59,7 +59,7 @@ class Commands(click.Group):
 
 
 class Cli(Commands):
-    """A command group that reports every failure as one line, a hint and an exit code, never as a traceback."""
+    """A command group that reports every failure as one line, a hint and an exit status, never as a traceback."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command, print its error, exit."""
@@ -86,7 +86,7 @@ class Cli(Commands):
             sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; turn all other exceptions into MrcdError or an exit code."""
+        """Run the command; turn all other exceptions into MrcdError or an exit status."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()

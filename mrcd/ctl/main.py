@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Registers the commands of mrcctl.
 
-Exit codes: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or the machine refused.
+Exit status: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or the machine refused.
 """
 
 import click

@@ -4,7 +4,7 @@
 An element explains bad EVs if nearly all EVs that cross it are bad. It is chosen if it explains a bad EV that those
 before it do not. They are tried in this order:
 
-1. the plane: this host's NIC, its cable and its T0, which all EVs cross;
+1. the plane: this host's NIC, its cable and its T0, which all EVs cross; else its T0's links to all T1s;
 2. T0s of other hosts and T1s, those with the most bad EVs first;
 3. NICs of peers;
 4. links between T0s and T1s.

@@ -39,7 +39,7 @@ The lab is still up:
 def demo(name: str, keep: bool, as_json: bool, svg: Path) -> int:
     """One TCP flow over every path of a cluster on this machine, while things break and heal.
 
-    Exit code 1 if a broken path stayed in use or the flow stopped for too long.
+    Exit status 1 if a broken path stayed in use or the flow stopped for too long.
     """
     console = Console(stderr=as_json)
     with entry.own_lab(name, keep=keep) as lab:

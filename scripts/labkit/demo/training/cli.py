@@ -36,7 +36,7 @@ from labkit.traffic.job import RANKS, require_torch
 def demo_training(name: str, as_json: bool, svg: Path) -> int:
     """A training job of four gloo ranks in a lab, through five faults: over the kernel's own SRv6, then with mrcd.
 
-    Needs PyTorch: make demo-training installs it. Exit code 1 if a step with mrcd took more than twice the longest
+    Needs PyTorch: make demo-training installs it. Exit status 1 if a step with mrcd took more than twice the longest
     without a fault.
     """
     require_torch()
