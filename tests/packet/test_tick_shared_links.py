@@ -118,6 +118,7 @@ def test_without_any_answer_a_probe_and_a_report_request_go_to_every_peer(h2_ben
     assert other_requests(wires) == ([(H5, 6)], [H5])
 
 
+@pytest.mark.clock
 def test_the_control_ev_is_one_in_use(h2_bench: Bench, wires: list[Tap]) -> None:
     h2_bench.set_state(H5, ASSUMED_BAD, 7)
     postpone(h2_bench, H5)
@@ -125,6 +126,7 @@ def test_the_control_ev_is_one_in_use(h2_bench: Bench, wires: list[Tap]) -> None
     assert probes_of_other_peers(h2_bench, wires) == [(H5, 4), *[(H5, 6)] * 3]
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("bench", [Setup(more=dual(H6, 1, 2))], indirect=True, ids=["usid"])
 def test_the_next_peer_replaces_one_that_is_being_probed_already(h2_bench: Bench, wires: list[Tap]) -> None:
     postpone(h2_bench, H6)
