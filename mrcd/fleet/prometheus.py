@@ -6,12 +6,14 @@ https://prometheus.io/docs/prometheus/latest/configuration/promtool/
 """
 
 import base64
+import http.client
 import json
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import yaml
@@ -21,6 +23,7 @@ from mrcd.errors import MachineError, UsageError
 
 _SUCH_AS = "the URL ends before /api/v1, such as http://prometheus:9090"
 
+T = TypeVar("T")
 Sample = tuple[dict[str, str], float]
 Series = tuple[dict[str, str], list[tuple[float, float]]]
 
@@ -89,9 +92,15 @@ class Prometheus:
     """A server. `timeout`: seconds for each answer. Raises UsageError if the URL or the configuration is wrong."""
 
     def __init__(self, url: str, timeout: float, config: HttpConfig) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        try:
+            parts = urlsplit(url)
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # brackets that do not match, or a port that is no number
+            is_url = False
+        if not is_url or any(c <= " " or c == "\x7f" for c in url):
             raise UsageError(f"{url!r} is not a URL of Prometheus", hint="such as http://prometheus:9090")
+        if parts.username is not None:  # not repeated in the message, which logs keep
+            raise UsageError("the URL of Prometheus has credentials", hint="--http-config FILE is for them")
         self.url, self._timeout = url.rstrip("/"), timeout
         self._headers = {"Accept": "application/json"}
         header = _authorization(config)
@@ -106,15 +115,20 @@ class Prometheus:
         Raises MachineError.
         """
         time = {} if at is None else {"time": f"{at:.3f}"}
-        result = self._ask("query", query=expression, **time)
-        return [(s["metric"], float(s["value"][1])) for s in result]
+        return self._ask("query", lambda s: (s["metric"], float(s["value"][1])), query=expression, **time)
 
     def query_range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
         """Returns the series of an expression, as pairs of time and value. Raises MachineError."""
-        result = self._ask("query_range", query=expression, start=f"{start:.3f}", end=f"{end:.3f}", step=f"{step:g}")
-        return [(s["metric"], [(float(t), float(v)) for t, v in s["values"]]) for s in result]
+        times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:g}"}
+        return self._ask(
+            "query_range",
+            lambda s: (s["metric"], [(float(t), float(v)) for t, v in s["values"]]),
+            query=expression,
+            **times,
+        )
 
-    def _ask(self, what: str, **form: str) -> Any:
+    def _ask(self, what: str, read: Callable[[Any], T], **form: str) -> list[T]:
+        """Returns what `read` makes of each series of the answer."""
         request = urllib.request.Request(
             f"{self.url}/api/v1/{what}", urlencode(form | {"timeout": f"{self._timeout:g}s"}).encode(), self._headers
         )
@@ -123,15 +137,15 @@ class Prometheus:
                 document = json.load(answer)
             if document["status"] != "success":
                 raise MachineError(f"Prometheus at {self.url}: {document.get('error', 'no reason given')}")
-            return document["data"]["result"]
+            return [read(series) for series in document["data"]["result"]]
         except urllib.error.HTTPError as e:
             raise self._refused(e) from None
-        except (urllib.error.URLError, OSError) as e:
+        except (urllib.error.URLError, OSError, http.client.HTTPException) as e:
             cause = getattr(e, "reason", e)
-            what_failed = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+            what_failed = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause).strip()
             hint = "is the URL right? --timeout waits longer, --http-config FILE has certificates"
             raise MachineError(f"Prometheus at {self.url} does not answer: {what_failed}", hint=hint) from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             raise MachineError(f"{self.url} does not answer as Prometheus does", hint=_SUCH_AS) from None
 
     def _refused(self, e: urllib.error.HTTPError) -> MachineError:
@@ -140,7 +154,7 @@ class Prometheus:
             return MachineError(f"Prometheus at {self.url} refuses the credentials (status {e.code})", hint=hint)
         try:
             reason = str(json.load(e)["error"])
-        except (ValueError, KeyError, TypeError, OSError):
+        except (ValueError, LookupError, TypeError, RecursionError, OSError, http.client.HTTPException):
             reason = str(e.reason)
         is_other = e.code in (404, 405)
         message = f"Prometheus at {self.url} answers with status {e.code}: {reason}"

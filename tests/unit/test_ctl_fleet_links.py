@@ -63,8 +63,8 @@ class Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, status: int, body: str) -> None:
-        self.status, self.body = status, body
+    def __init__(self, status: int, body: str, length: int | None = None) -> None:
+        self.status, self.body, self.length = status, body, length
         self.requests: list[tuple[str, str, str | None]] = []  # path, body, Authorization
         super().__init__(("127.0.0.1", 0), _Handler)
 
@@ -80,6 +80,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.server.requests.append((self.path, body, self.headers["Authorization"]))
         self.send_response(self.server.status)
         self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+        if self.server.length is not None:
+            self.send_header("Content-Length", str(self.server.length))
         self.end_headers()
         self.wfile.write(self.server.body.encode())
 
@@ -92,8 +94,8 @@ def serve() -> Iterator[Callable[..., Server]]:
     """Starts servers that answer all requests alike."""
     servers: list[Server] = []
 
-    def start(status: int = 200, body: str = "") -> Server:
-        servers.append(Server(status, body))
+    def start(status: int = 200, body: str = "", length: int | None = None) -> Server:
+        servers.append(Server(status, body, length))
         threading.Thread(target=servers[-1].serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return servers[-1]
 
@@ -114,6 +116,9 @@ def vector(*samples: tuple[dict[str, str], float]) -> str:
         (200, vector(), "Prometheus has no sums of the fabric", "scrape /metrics/fabric of each host"),
         (200, "<html>", "does not answer as Prometheus does", "the URL ends before /api/v1"),
         (200, "{}", "does not answer as Prometheus does", "the URL ends before /api/v1"),
+        (200, "[" * 100_000, "does not answer as Prometheus does", "the URL ends before /api/v1"),
+        (200, '{"status": "success", "data": {"result": null}}', "does not answer as Prometheus does", "the URL ends"),
+        (200, '{"status": "success", "data": {"result": [1, "2"]}}', "does not answer as Prometheus does", "the URL"),
         (200, '{"status": "error", "error": "too many samples"}', "too many samples", ""),
         (404, "no page", "answers with status 404: Not Found", "the URL ends before /api/v1"),
         (401, "", "refuses the credentials (status 401)", "--http-config FILE with basic_auth"),
@@ -129,6 +134,15 @@ def test_what_cannot_be_told_is_said_with_a_remedy(
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
     assert (f"\n  hint: {hint}" in result.stderr) if hint else ("hint" not in result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), [(200, "does not answer: IncompleteRead"), (503, "status 503: Service Unavailable")]
+)
+def test_an_answer_that_ends_early(mrcctl: Mrcctl, serve: Callable[..., Server], status: int, message: str) -> None:
+    result = mrcctl("fleet", "links", "--prometheus", serve(status, "{", length=100).url)
+    assert (result.exit_code, "internal error" in result.stderr) == (2, False)
+    assert message in result.stderr
 
 
 def test_a_server_that_is_not_there(mrcctl: Mrcctl) -> None:
@@ -149,6 +163,11 @@ def test_hosts_that_have_sent_nothing(mrcctl: Mrcctl, serve: Callable[..., Serve
     [
         (["--prometheus", "prometheus:9090"], "'prometheus:9090' is not a URL of Prometheus"),
         (["--prometheus", "ftp://x"], "'ftp://x' is not a URL of Prometheus"),
+        (["--prometheus", "http://[::1"], "'http://[::1' is not a URL of Prometheus"),
+        (["--prometheus", "http://x:port"], "'http://x:port' is not a URL of Prometheus"),
+        (["--prometheus", "http://x/a b"], "'http://x/a b' is not a URL of Prometheus"),
+        (["--prometheus", "http://:9090"], "'http://:9090' is not a URL of Prometheus"),
+        (["--prometheus", "http://ops:s3@x"], "the URL of Prometheus has credentials\n  hint: --http-config FILE"),
         ([], "Missing option '--prometheus'"),
         (["--prometheus", "http://x", "--window", "0"], "Invalid value for '--window'"),
         (["--prometheus", "http://x", "--http-config", "/nowhere"], "/nowhere: No such file or directory"),
