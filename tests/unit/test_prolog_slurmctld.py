@@ -28,9 +28,9 @@ def prolog(tmp_path: Path) -> Prolog:
         path.write_text(f'#!/bin/sh\necho "{name} $*" >>{calls}\n{then}\n', encoding="utf-8")
         path.chmod(0o755)
 
-    def run(status: int, document: object, *, can_drain: bool = True) -> tuple[int, list[str]]:
+    def run(status: int, document: object, *, can_drain: bool = True, warning: str = "") -> tuple[int, list[str]]:
         answer.write_text(json.dumps(document), encoding="utf-8")
-        program("mrcctl", f"cat {answer}; exit {status}")
+        program("mrcctl", f"printf '{warning}' >&2; cat {answer}; printf '{warning}' >&2; exit {status}")
         program("scontrol", f"exit {0 if can_drain else 1}")
         program("logger", "")
         job = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "gpu[1-4]", "PATH": os.environ["PATH"]}
@@ -69,7 +69,13 @@ def test_many_hosts_are_not_drained(prolog: Prolog) -> None:
     assert (status, [call.split()[0] for call in calls]) == (1, ["mrcctl", "logger"])
 
 
-@pytest.mark.parametrize("status", [1, 3, 127])
+def test_warnings_of_mrcctl_do_not_hide_its_answer(prolog: Callable[..., tuple[int, list[str]]]) -> None:
+    status, calls = prolog(2, not_ready(["gpu3"]), warning="a warning\\n")
+    assert (status, calls[-1].split()[2]) == (1, "NodeName=gpu3")
+
+
+# 2 without a document: mrcctl itself failed, such as by an internal error.
+@pytest.mark.parametrize("status", [1, 2, 3, 127])
 def test_a_job_starts_unchecked_if_nothing_can_be_told(prolog: Prolog, status: int) -> None:
     assert prolog(status, "no answer") == (
         0,
