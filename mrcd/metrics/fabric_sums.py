@@ -19,21 +19,19 @@ from mrcd.daemon.daemon import Daemon
 from mrcd.fabric.topology import Plan
 from mrcd.tables.columns import Columns, judged_and_lost
 
-_LONGEST_GAP_NS = 60_000_000_000  # the kernel's 16-bit counts of probes can wrap in a longer time
+# The kernel's 16-bit counts of probes can wrap in a longer time: an EV is probed up to 200 times per second by default.
+_LONGEST_GAP_NS = 120_000_000_000
 
 Counts = NDArray[np.int64]
 
 
 class FabricCollector(Collector):
-    """Collects the sums of a daemon's EVs.
-
-    The kernel keeps 16-bit counts of the judged probes. The growth between two scrapes is added here.
-    """
+    """Collects the sums of a daemon's EVs."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._lock = threading.Lock()  # scrapes run in worker threads
-        self._probes: _Probes | None = None
+        self._counts: _Counts | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
@@ -41,30 +39,33 @@ class FabricCollector(Collector):
         plan, tables = daemon.plan, daemon.tables
         rows = np.array([p.host.id for p in plan.peers], np.int64)
         used = slice(0, len(plan.interfaces) * plan.config.cluster.evs_per_plane)
-        path_stats, evs = Columns(tables.path_stats, rows, used), Columns(tables.evs, rows, used)
-        judged, lost = judged_and_lost(path_stats)
+        path_stats = Columns(tables.path_stats, rows, used)
         with self._lock:
-            if self._probes is None or not self._probes.is_of(plan):
-                self._probes = _Probes(plan, evs["probe_seq"])
-            probes_sent, probes_arrived = self._probes.add(path_stats, time.monotonic_ns())
-        sent = judged.astype(np.int64) + probes_sent
-        arrived = (judged - lost).astype(np.int64) + probes_arrived
+            if self._counts is None or not self._counts.is_of(plan):
+                self._counts = _Counts(plan, path_stats)
+            sent, arrived = self._counts.add(path_stats, time.monotonic_ns())
         info = InfoMetricFamily("mrc_fabric_host", "This host's name and T0.")
         info.add_metric([], {"host": plan.host.name, "t0": str(plan.host.t0)})
         yield info
         yield from _families(plan, sent, arrived)
 
 
-class _Probes:
-    """Judged probes of each EV, and those of them that arrived.
+class _Counts:
+    """Judged packets of each EV, and those of them that arrived, since the first scrape with this plan.
 
-    The counts begin with the probes that the kernel has sent so far, so that they do not fall when the daemon restarts.
+    So all sums begin at 0 with the daemon and with each plan, and Prometheus sees that each of them was reset. With
+    older packets they would fall by those of a peer that leaves the cluster: Prometheus would count all that was lost
+    before once more, or, of a dead peer, see a reset of the sent packets only.
+
+    The kernel keeps 16-bit counts of the judged probes. Their growth between two scrapes is added here.
     """
 
-    def __init__(self, plan: Plan, probes_sent: NDArray[np.uint32]) -> None:
+    def __init__(self, plan: Plan, path_stats: Columns) -> None:
         self._plan = plan
-        self._sent = probes_sent.astype(np.uint32)
-        self._arrived = self._sent.copy()
+        self._first = _data(path_stats)
+        self._judged, self._arrived, self._probes_sent, self._probes_arrived = (
+            np.zeros(self._first[0].shape, np.int64) for _ in range(4)
+        )
         self._before: tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.uint32]] | None = None
         self._read_ns = 0
 
@@ -72,18 +73,32 @@ class _Probes:
         """Return whether the EVs are those of this plan."""
         return self._plan is plan
 
-    def add(self, path_stats: Columns, now_ns: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Add what was judged since the last time. Return the sent probes and those that arrived, (peers, EVs)."""
+    def add(self, path_stats: Columns, now_ns: int) -> tuple[Counts, Counts]:
+        """Add what was judged since the last time. Return the judged packets and those that arrived, (peers, EVs)."""
+        judged, arrived = (now - first for now, first in zip(_data(path_stats), self._first, strict=True))
+        # The programs write meanwhile, so a packet can be judged before it is known to be lost. No count may fall.
+        self._judged = np.maximum(self._judged, judged)
+        self._arrived = np.minimum(np.maximum(self._arrived, arrived), self._judged)
+        self._add_probes(path_stats, now_ns)
+        probes_arrived = np.minimum(self._probes_arrived, self._probes_sent)
+        return self._judged + self._probes_sent, self._arrived + probes_arrived
+
+    def _add_probes(self, path_stats: Columns, now_ns: int) -> None:
         arrived, missed, generation = (path_stats[name] for name in ("rx_probes", "missed", "generation"))
         if self._before is not None and now_ns - self._read_ns < _LONGEST_GAP_NS:
             same = generation == self._before[2]
-            grown = np.where(same, arrived - self._before[0], 0)
+            grown = np.where(same, arrived - self._before[0], 0).astype(np.int64)
             # A probe that arrives late is not missed any more.
             lost = np.where(same, (missed - self._before[1]).view(np.int16), 0)
-            self._arrived += grown
-            self._sent += np.maximum(grown.astype(np.int32) + lost, 0).astype(np.uint32)
+            self._probes_arrived += grown
+            self._probes_sent += np.maximum(grown + lost, 0)
         self._before, self._read_ns = (arrived, missed, generation), now_ns
-        return self._sent, np.minimum(self._arrived, self._sent)
+
+
+def _data(path_stats: Columns) -> tuple[Counts, Counts]:
+    """Return the data packets that were ever judged, and those of them that arrived."""
+    judged, lost = judged_and_lost(path_stats)
+    return judged.astype(np.int64), (judged - lost).astype(np.int64)
 
 
 def _families(plan: Plan, sent: Counts, arrived: Counts) -> Iterator[Metric]:

@@ -10,13 +10,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mrcd.config import cluster_file
 from mrcd.daemon.daemon import Daemon
+from mrcd.fabric import topology
 from mrcd.metrics.fabric_sums import FabricCollector
 from tests import cluster_files
+from tests.unit.arrays import TEXT
 from tests.unit.test_metrics import PAGE, ROW, Host
 
-SENT, LOST = 900, 9  # data packets of EV 5 to h1, as test_metrics.Host has them
-PROBES = 40
+SENT, LOST, PROBES = 900, 9, 40  # on EV 5 to h1, between two scrapes
 
 
 class Endpoint:
@@ -28,7 +30,12 @@ class Endpoint:
 
     def restart(self) -> None:
         """Starts the daemon anew; the tables stay."""
-        self._collector = FabricCollector(cast(Daemon, SimpleNamespace(plan=self._host.plan, tables=self._host)))
+        self._daemon = SimpleNamespace(plan=self._host.plan, tables=self._host)
+        self._collector = FabricCollector(cast(Daemon, self._daemon))
+
+    def adopt(self, text: str) -> None:
+        """Has the daemon adopt another cluster file."""
+        self._daemon.plan = self._host.plan = topology.plan(cluster_file.parse(text), "h0")
 
     def text(self) -> str:
         registry = CollectorRegistry()
@@ -48,7 +55,21 @@ def host() -> Host:
 
 @pytest.fixture
 def endpoint(host: Host) -> Endpoint:
-    return Endpoint(host)
+    """An endpoint that was scraped once."""
+    made = Endpoint(host)
+    made.scrape()
+    return made
+
+
+def increase(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Returns what PromQL's increase() makes of two scrapes: a counter that fell began at 0 again."""
+    return {k: v - before.get(k, v) if v >= before.get(k, v) else v for k, v in after.items()}
+
+
+def lost(before: dict[str, float], after: dict[str, float]) -> set[float]:
+    """Returns the lost packets between two scrapes, in any sum."""
+    grown = increase(before, after)
+    return {v - grown[k.replace("_tx_", "_rx_")] for k, v in grown.items() if "_tx_" in k} - {0.0}
 
 
 def sums(series: dict[str, float], plane: int, t1: int) -> tuple[float, float]:
@@ -56,8 +77,12 @@ def sums(series: dict[str, float], plane: int, t1: int) -> tuple[float, float]:
     return tx, rx
 
 
-def test_every_packet_is_in_each_of_the_three_sums(endpoint: Endpoint) -> None:
+def test_every_packet_is_in_each_of_the_three_sums(host: Host, endpoint: Endpoint) -> None:
     """EV 5 goes by T1 1 of plane 1 to h1, under T0 1."""
+    host.path_stats["judged"][1, 5] += SENT
+    host.path_stats["lost_before"][1, 5] += LOST - 3
+    host.path_stats["deficit"][1, 5] += 3
+    host.path_stats["rx_probes"][1, 5] += PROBES
     series = endpoint.scrape()
     assert series['mrc_fabric_host_info{host="h0",t0="0"}'] == 1
     sent, arrived = SENT + PROBES, SENT + PROBES - LOST
@@ -71,7 +96,7 @@ def test_every_packet_is_in_each_of_the_three_sums(endpoint: Endpoint) -> None:
 
 
 def test_a_peer_under_the_same_t0_uses_no_uplink(host: Host, endpoint: Endpoint) -> None:
-    host.path_stats["judged"][2, 0] = 50  # h2 is under T0 0 as h0 is
+    host.path_stats["judged"][2, 0] += 50  # h2 is under T0 0 as h0 is
     series = endpoint.scrape()
     assert series['mrc_fabric_t0_tx_packets_total{peer_t0="0",plane="0"}'] == 50
     assert [sums(series, 0, t1) for t1 in range(4)] == [(0, 0)] * 4
@@ -106,26 +131,58 @@ def test_a_new_generation_of_the_peers_tables_is_no_loss(host: Host, endpoint: E
     assert sums(endpoint.scrape(), 1, 1) == (before[0] + 2, before[1])
 
 
+@pytest.mark.parametrize(("seconds", "seen"), [(65, 100), (121, 0)])  # 65: Prometheus' default, and a little more
 def test_after_a_long_time_without_a_scrape_probes_are_not_guessed(
-    host: Host, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+    host: Host, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, seconds: int, seen: int
 ) -> None:
-    now = 10**12
+    now = 10**18
     monkeypatch.setattr("time.monotonic_ns", lambda: now)
     before = sums(endpoint.scrape(), 1, 1)
-    now += 61 * 10**9
+    now += seconds * 10**9
     host.path_stats["missed"][1, 5] = 100
-    assert sums(endpoint.scrape(), 1, 1) == before
+    assert sums(endpoint.scrape(), 1, 1) == (before[0] + seen, before[1])
 
 
-def test_counters_do_not_fall_when_the_daemon_restarts(host: Host, endpoint: Endpoint) -> None:
-    endpoint.scrape()
-    host.evs["probe_seq"][1, 5] += 37
-    host.path_stats["rx_probes"][1, 5] = 30
-    host.path_stats["missed"][1, 5] = 7
+def test_no_count_falls_while_the_programs_write(host: Host, endpoint: Endpoint) -> None:
+    """A packet can be judged before it is known to be lost: 100 look as if they had arrived."""
+    host.path_stats["judged"][1, 5] += 100
     before = endpoint.scrape()
-    endpoint.restart()
+    host.path_stats["deficit"][1, 5] += 90
     after = endpoint.scrape()
     assert all(after[name] >= value for name, value in before.items())
+    host.path_stats["judged"][1, 5] += 200
+    assert sums(endpoint.scrape(), 1, 1) == (300, 210)
+
+
+def test_old_losses_do_not_count_again_when_the_daemon_restarts(host: Host, endpoint: Endpoint) -> None:
+    host.path_stats["judged"][1, 5] += SENT
+    host.path_stats["deficit"][1, 5] += LOST
+    host.path_stats["missed"][1, 5] = 7
+    before = endpoint.scrape()
+    host.path_stats["judged"][1, 5] = 100  # less than before: the tables are new, too
+    host.path_stats["deficit"][1, 5] = 60
+    endpoint.restart()
+    after = endpoint.scrape()
+    assert not lost(before, after)
+    host.path_stats["deficit"][1, 5] += 5
+    host.path_stats["judged"][1, 5] += 5
+    assert lost(after, endpoint.scrape()) == {5.0}
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+@pytest.mark.parametrize("restarts", [True, False])
+def test_old_losses_do_not_count_again_when_a_peer_leaves(
+    host: Host, endpoint: Endpoint, is_dead: bool, restarts: bool
+) -> None:
+    """h3, which leaves, is under h1's T0 and has received nothing, or much."""
+    host.path_stats["judged"][1], host.path_stats["deficit"][1] = 5000, 100
+    host.path_stats["judged"][3], host.path_stats["deficit"][3] = 1000, 1000 if is_dead else 0
+    before = endpoint.scrape()
+    endpoint.adopt(TEXT.replace(cluster_files.host(3, t0=1, port=1), ""))
+    host.path_stats["judged"][1] += 10
+    if restarts:
+        endpoint.restart()
+    assert not lost(before, endpoint.scrape())
 
 
 def test_series_with_64_peers_of_256_evs() -> None:
