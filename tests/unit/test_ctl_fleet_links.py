@@ -5,9 +5,11 @@ import base64
 import http.server
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from click.testing import Result
@@ -153,9 +155,14 @@ def test_a_server_that_is_not_there(mrcctl: Mrcctl) -> None:
 
 def test_hosts_that_have_sent_nothing(mrcctl: Mrcctl, serve: Callable[..., Server]) -> None:
     labels = {"host": "h0", "t0": "0", "plane": "0", "t1": "0", "peer": "h1", "peer_t0": "1"}
-    result = mrcctl("fleet", "links", "--prometheus", serve(200, vector((labels, 0.0))).url)
+    server = serve(200, vector((labels, 0.0)))
+    result = mrcctl("fleet", "links", "--prometheus", server.url)
     assert result.exit_code == 2
     assert "no host has sent packets in the last 60 s" in result.stderr
+    # All queries are of one time, before which no scrape is going on that could end between two of them.
+    times = {float(parse_qs(body)["time"][0]) for _, body, _ in server.requests}
+    assert len(times) == 1
+    assert time.time() - times.pop() >= 3
 
 
 @pytest.mark.parametrize(
@@ -169,7 +176,7 @@ def test_hosts_that_have_sent_nothing(mrcctl: Mrcctl, serve: Callable[..., Serve
         (["--prometheus", "http://:9090"], "'http://:9090' is not a URL of Prometheus"),
         (["--prometheus", "http://ops:s3@x"], "the URL of Prometheus has credentials\n  hint: --http-config FILE"),
         ([], "Missing option '--prometheus'"),
-        (["--prometheus", "http://x", "--window", "0"], "Invalid value for '--window'"),
+        (["--prometheus", "http://x", "--window", "1"], "Invalid value for '--window'"),
         (["--prometheus", "http://x", "--http-config", "/nowhere"], "/nowhere: No such file or directory"),
     ],
 )

@@ -13,7 +13,7 @@ from mrcd.ctl.options import prometheus_options, wide_option
 if TYPE_CHECKING:
     from mrcd.fleet.prometheus import Prometheus
 
-_LEAST_WINDOW_S = 1.0
+_LEAST_WINDOW_S = 2.0  # Prometheus answers with 11,000 windows at most: so many has its history
 
 
 @click.command(short_help="Name the links, NICs and switches that lose packets, from all hosts' counts.")

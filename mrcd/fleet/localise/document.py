@@ -16,7 +16,10 @@ from mrcd.fleet.localise.read import PEER, PEER_T0, UPLINK, Names, Reader, Selec
 from mrcd.fleet.localise.search import LEAST_LOST, Found, localise
 from mrcd.fleet.prometheus import Prometheus
 
-HISTORY_S = 6 * 3600.0  # a loss that began earlier has no beginning
+HISTORY_S = 6 * 3600.0  # a loss that began earlier has no beginning, if the window is not longer
+# A sample has the time at which its scrape began, and is stored when it is over. Of newer ones, one query could find
+# the sent packets, and the next those that arrived by the scrape after.
+_SCRAPE_S = 3.0
 _STILL = 0.1  # of what is lost now: a window in which less was lost is before the beginning
 _MOST_HOSTS = 64
 
@@ -37,7 +40,7 @@ class Part:
 
 def localised(server: Prometheus, window_s: float) -> Document:
     """Returns the parts that lose packets in the newest window. Raises MachineError if that cannot be told."""
-    at = time.time()
+    at = time.time() - _SCRAPE_S
     reader = Reader(server, at, window_s)
     sent, lost = read.packets(reader.fleet)
     if not sent:
@@ -96,9 +99,9 @@ class _History:
         self._names, self._t0_of_host = reader.names, reader.fleet.t0_of_host
 
     def since_s(self, e: Element, lost: float) -> float | None:
-        """Returns for how many seconds, at most, an element has lost packets; None if for all of HISTORY_S."""
+        """Returns for how many seconds, at most, an element has lost packets; None if no window is without a loss."""
         least = max(LEAST_LOST / 2, _STILL * lost)
-        start = self._at - HISTORY_S
+        start = self._at - max(HISTORY_S, self._window_s)
         began: float | None = None
         values = [dict(self._sums(s, start)) for s in self._selections(e)]
         for t in sorted(values[0], reverse=True):
