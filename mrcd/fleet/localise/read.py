@@ -71,10 +71,12 @@ class Reader:
         t0_of |= {labels["host"]: labels["t0"] for labels in info}
         hosts = sorted(t0_of)
         uplinks = {way: self._sum(UPLINK, way, "t0, plane, t1") for way in _WAYS}
-        t0s = sorted({*t0_of.values()}, key=_number)
         t1s = sorted({labels["t1"] for labels, _ in uplinks["tx"]}, key=_number)
-        self.names = Names(t0s, t1s, hosts, len({labels["host"] for labels in info}))
         to_t0 = {way: self._sum(PEER_T0, way, "t0, plane, peer_t0") for way in _WAYS}
+        # Also those that have no host any more: one that moves to another T0 has both for a while.
+        found = {labels[name] for labels, _ in to_t0["tx"] for name in ("t0", "peer_t0")}
+        t0s = sorted({*t0_of.values()} | found, key=_number)
+        self.names = Names(t0s, t1s, hosts, len({labels["host"] for labels in info}))
         planes = max((int(labels["plane"]) for labels, _ in to_t0["tx"]), default=0) + 1
         self._places = {
             "plane": {str(p): p for p in range(planes)},
