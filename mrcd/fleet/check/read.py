@@ -41,14 +41,14 @@ def read(server: Prometheus, wanted: Sequence[str], sample_s: float) -> Samples:
     for sample in found:
         by_key[_key(sample[0])].append(sample)
     hosts = {host: _host(key[1], age_s, version, by_key[key]) for host, (age_s, key, version) in instances.items()}
-    names = {key: host for host, (_, key, _) in instances.items()}
+    names = {key[1]: host for host, (_, key, _) in instances.items()}
     return Samples(hosts, down, _named(server, of_job, names) if instances else ())
 
 
 def _host(instance: str, age_s: float, version: str, samples: Iterable[Sample]) -> HostSample:
     values: dict[str, float] = {}
     config: dict[str, str] = {}
-    mode, planes = "", []
+    mode, planes = "", set()
     for labels, value in samples:
         name = labels["__name__"]
         values[name] = value
@@ -57,7 +57,7 @@ def _host(instance: str, age_s: float, version: str, samples: Iterable[Sample]) 
         elif name == "mrc_auth_mode_info":
             mode = labels["mode"]
         elif name == "mrc_plane_up":
-            planes.append(int(labels["plane"]))
+            planes.add(int(labels["plane"]))
     t0, key_ids = config.get("t0", ""), config.get("key_ids", "")
     return HostSample(
         instance,
@@ -77,17 +77,19 @@ def _host(instance: str, age_s: float, version: str, samples: Iterable[Sample]) 
     )
 
 
-def _named(server: Prometheus, of_job: str, names: dict[Key, str]) -> list[Named]:
-    """Returns what hosts name, summed over hosts by Prometheus."""
+def _named(server: Prometheus, of_job: str, names: dict[str, str]) -> list[Named]:
+    """Returns what hosts name, summed over hosts by Prometheus. `names`: of the hosts, by instance."""
+    # One per host, even if two servers or two scrape jobs have it.
+    faults = f"max by (cause, target, instance) (mrc_fault {of_job})"
     shares: defaultdict[tuple[str, str], dict[float, int]] = defaultdict(dict)
-    counted = server.query(f'count_values by (cause, target) ("share", mrc_fault {of_job})')
+    counted = server.query(f'count_values by (cause, target) ("share", {faults})')
     for labels, count in counted:
         shares[labels["cause"], labels["target"]][float(labels["share"])] = int(count)
     if not shares:
         return []
     some: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for labels, _ in server.query(f"topk by (cause, target) ({_SHOWN_HOSTS}, mrc_fault {of_job})"):
-        host = names.get(_key(labels))
+    for labels, _ in server.query(f"topk by (cause, target) ({_SHOWN_HOSTS}, {faults})"):
+        host = names.get(labels.get("instance", ""))
         if host is not None:
             some[labels["cause"], labels["target"]].append(host)
     return [Named(*key, by_share, tuple(some[key])) for key, by_share in shares.items()]
