@@ -118,7 +118,7 @@ def _families(plan: Plan, sent: Counts, arrived: Counts) -> Iterator[Metric]:
 
     def by_t0(values: Counts) -> Counts:
         found = np.zeros((len(t0s), planes), np.int64)
-        np.add.at(found, place_of_peer, values.reshape(len(values), planes, -1).sum(axis=2))
+        np.add.at(found, place_of_peer, values.reshape(len(values), planes, cluster.evs_per_plane).sum(axis=2))
         return found.T
 
     for way, values in (("tx", sent), ("rx", arrived)):

@@ -185,6 +185,12 @@ def test_old_losses_do_not_count_again_when_a_peer_leaves(
     assert not lost(before, endpoint.scrape())
 
 
+def test_a_cluster_of_one_host_has_no_sums() -> None:
+    text = f"[cluster]\nt0s = 2\nt1s = 4\nplanes = 2\nevs_per_peer = 8\n{cluster_files.host(0)}"
+    series = Endpoint(Host(text)).scrape()
+    assert series == {'mrc_fabric_host_info{host="h0",t0="0"}': 1}
+
+
 def test_series_with_64_peers_of_256_evs() -> None:
     hosts = "".join(cluster_files.host(i, t0=i % 8, port=i // 8) for i in range(65))
     series = Endpoint(Host(f"[cluster]\nt0s = 8\nt1s = 64\nplanes = 8\nevs_per_peer = 256\n{hosts}", 65, 256)).scrape()
