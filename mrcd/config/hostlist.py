@@ -21,6 +21,8 @@ def expand(text: str) -> list[str]:
         if not part.strip():
             raise _wrong(text, "a name is missing")
         names |= dict.fromkeys(_expanded([part.strip()], text))
+        if len(names) > _MOST:
+            raise _too_long(text)
     return list(names)
 
 
@@ -36,7 +38,7 @@ def _expanded(names: list[str], text: str) -> list[str]:
             for item in inside.split(","):
                 found += [f"{before}{number}{after}" for number in _numbers(item, text)]
                 if len(found) > _MOST:
-                    raise _wrong(text, f"it has more than {_MOST} names")
+                    raise _too_long(text)
         names = found
     return names
 
@@ -50,8 +52,12 @@ def _numbers(item: str, text: str) -> Iterable[str]:
     except ValueError:
         raise _wrong(text, f"{item!r} is neither a number nor a range") from None
     if numbers.size > _MOST:
-        raise _wrong(text, f"it has more than {_MOST} names")
+        raise _too_long(text)
     return (numbers.name(k) for k in range(numbers.size))
+
+
+def _too_long(text: str) -> UsageError:
+    return _wrong(text, f"it has more than {_MOST} names")
 
 
 def _wrong(text: str, why: str) -> UsageError:

@@ -37,6 +37,7 @@ def test_a_list_is_expanded(text: str, names: list[str]) -> None:
         ("gpu[1,]", "'' is neither a number nor a range"),
         ("gpu[1-999999999]", "more than 65535 names"),
         ("r[1-999]n[1-999]", "more than 65535 names"),
+        ("a[1-60000],b[1-60000]", "more than 65535 names"),
     ],
 )
 def test_a_wrong_list_is_an_error(text: str, why: str) -> None:
