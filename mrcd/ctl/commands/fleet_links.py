@@ -36,7 +36,8 @@ def links(options: Options, /, server: "Prometheus", window: float, wide: bool) 
     what they would have sent there is not known. SURE % is the probability that it is this part and no other. LOSES
     says in which direction: up is host → T0 → T1, down is T1 → T0 → host.
 
-    Exit status 0 if no part loses packets, 1 if some do, 2 if that cannot be told. --timeout is for each question.
+    Exit status 0 if no part loses packets, 1 if some do or for wrong usage, 2 if that cannot be told. --timeout is for
+    each question.
     """
     from mrcd.fleet.localise.document import localised
 
