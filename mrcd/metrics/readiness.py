@@ -36,18 +36,18 @@ class ReadinessCollector(Collector):
         rows = np.array([p.host.id for p in plan.peers], np.int64)
         evs_per_peer = plan.config.cluster.evs_per_peer
         evs, stats = (Columns(t, rows, slice(0, evs_per_peer)) for t in (tables.evs, tables.path_stats))
-        configured = evs["configured"] != 0
+        configured, is_silent = evs["configured"] != 0, tables.watches["silent"][rows] != 0
         yield GaugeMetricFamily(
             "mrc_evs_in_use_ratio",
             "Ratio of EVs that are GOOD or SKIP, to the median of the peers that answer; NaN if none does.",
-            value=in_use_ratio(configured, np.isin(evs["state"], _IN_USE), tables.watches["silent"][rows] != 0),
+            value=in_use_ratio(configured, np.isin(evs["state"], _IN_USE), is_silent),
         )
         probed_ns, now_ns = stats["probe_ns"], time.monotonic_ns()  # the clock last: it is never behind a probe
         has_link = (int(tables.node["plane_mask"]) >> evs["plane"].astype(np.int64)) & 1 != 0
         yield GaugeMetricFamily(
             "mrc_full_sweep_age_seconds",
-            "Time in which every EV whose plane is up has been sent a probe; +Inf if one never was.",
-            value=sweep_age_s(probed_ns, configured & has_link, now_ns),
+            "Time in which every EV whose plane is up, to peers that answer, was sent a probe; +Inf if one never was.",
+            value=sweep_age_s(probed_ns, configured & has_link & ~is_silent[:, None], now_ns),
         )
         yield GaugeMetricFamily(
             "mrc_full_sweep_seconds",

@@ -321,6 +321,9 @@ def test_evs_in_use_and_the_last_full_sweep(host: Host) -> None:
     assert series["mrc_full_sweep_age_seconds"] < 6  # h2 has no EV 5
     host.path_stats["probe_ns"][3, 5] = 0
     assert host.scrape()["mrc_full_sweep_age_seconds"] == np.inf
+    host.watches["silent"][3] = 1  # as a new host that is not up yet: it makes no other host unready
+    assert host.scrape()["mrc_full_sweep_age_seconds"] < 6
+    host.watches["silent"][3] = 0
     host.node["plane_mask"] = 0b01  # EV 5 is of plane 1, on which nothing is sent now
     assert host.scrape()["mrc_full_sweep_age_seconds"] < 6
 
