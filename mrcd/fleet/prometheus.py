@@ -8,10 +8,11 @@ https://prometheus.io/docs/prometheus/latest/configuration/promtool/
 import base64
 import http.client
 import json
+import re
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -86,6 +87,11 @@ def read_config(path: Path) -> HttpConfig:
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise UsageError(f"{path} is not YAML: {' '.join(str(e).split())}") from None
+
+
+def one_of(label: str, values: Iterable[str]) -> str:
+    """Returns a selector for a label with one of these values."""
+    return f"{label}=~{json.dumps('|'.join(re.escape(v) for v in values))}"
 
 
 class Prometheus:

@@ -15,8 +15,8 @@ import pytest
 from click.testing import Result
 
 from mrcd.ctl.documents.fleet_links import links_lines
-from mrcd.fleet.localise.read import Selection, one_of
-from mrcd.fleet.prometheus import HttpConfig, Prometheus, read_config
+from mrcd.fleet.localise.read import Selection
+from mrcd.fleet.prometheus import HttpConfig, Prometheus, one_of, read_config
 
 Mrcctl = Callable[..., Result]
 

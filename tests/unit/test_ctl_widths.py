@@ -166,7 +166,7 @@ def terminal(
         "mrcd.ctl.commands.bpf._tables": lambda directory: Arrays(4, 8),
         "mrcd.ctl.packets.probe.run": lambda *given, **options: PROBED,
         "mrcd.ctl.packets.trace.run": lambda *given, **options: TRACED,
-        "mrcd.fleet.check.read.read": lambda *given: Samples({NAME: HostSample(NAME, attached=False)}),
+        "mrcd.fleet.check.read.read": lambda *given: Samples({NAME: HostSample(attached=False)}),
         "mrcd.fleet.localise.document.localised": lambda *given: LOCALISED,
         "mrcd.ctl.examine.command.doctor": lambda *given: EXAMINED,
         "mrcd.ctl.examine.command.preflight": lambda *given: EXAMINED,

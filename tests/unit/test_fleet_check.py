@@ -16,7 +16,7 @@ from mrcd.fleet.check.samples import HostSample, Named, Samples
 WANTED = [f"gpu{i}" for i in range(1, 9)]  # four under each of two T0s
 WELL = {
     name: HostSample(
-        instance=f"{name}:9479", age_s=7, version="1.0", auth_mode="required", key_ids=("3",), t0=i // 4,
+        age_s=7, version="1.0", auth_mode="required", key_ids=("3",), t0=i // 4,
         agreed="a1b2", sha256="0123456789ab", generation="4711", in_use=1.0, sweep_age_s=0.4, full_sweep_s=1.0,
     )
     for i, name in enumerate(WANTED)

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reads from Prometheus what hosts last told it. The number of queries does not depend on that of the hosts."""
 
-import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from mrcd.errors import MachineError
 from mrcd.fleet.check.samples import HostSample, Named, Samples
-from mrcd.fleet.prometheus import Prometheus, Sample
+from mrcd.fleet.prometheus import Prometheus, Sample, one_of
 
 _SHOWN_HOSTS = 4  # hosts that are named of those that see a fault
 _SCRAPED = "1d"  # a host that has not been scraped for so long never was
@@ -25,7 +23,7 @@ def read(server: Prometheus, wanted: Sequence[str], sample_s: float) -> Samples:
 
     `sample_s`: the age of a sample that is too old.
     """
-    selector = f"mrc_build_info{{{_one_of('host', wanted)}}}"
+    selector = f"mrc_build_info{{{one_of('host', wanted)}}}"
     of_job = f"and on (job, instance) {selector}"
     builds = server.query(f"time() - timestamp({selector})")
     instances: dict[str, tuple[float, Key, str]] = {}  # the newest of each host
@@ -40,12 +38,12 @@ def read(server: Prometheus, wanted: Sequence[str], sample_s: float) -> Samples:
     by_key: defaultdict[Key, list[Sample]] = defaultdict(list)
     for sample in found:
         by_key[_key(sample[0])].append(sample)
-    hosts = {host: _host(key[1], age_s, version, by_key[key]) for host, (age_s, key, version) in instances.items()}
+    hosts = {host: _host(age_s, version, by_key[key]) for host, (age_s, key, version) in instances.items()}
     names = {key[1]: host for host, (_, key, _) in instances.items()}
     return Samples(hosts, down, _named(server, of_job, names) if instances else ())
 
 
-def _host(instance: str, age_s: float, version: str, samples: Iterable[Sample]) -> HostSample:
+def _host(age_s: float, version: str, samples: Iterable[Sample]) -> HostSample:
     values: dict[str, float] = {}
     config: dict[str, str] = {}
     mode, planes = "", set()
@@ -60,7 +58,6 @@ def _host(instance: str, age_s: float, version: str, samples: Iterable[Sample]) 
             planes.add(int(labels["plane"]))
     t0, key_ids = config.get("t0", ""), config.get("key_ids", "")
     return HostSample(
-        instance,
         age_s,
         version,
         attached=values.get("mrc_attached", 1.0) == 1,
@@ -97,7 +94,7 @@ def _named(server: Prometheus, of_job: str, names: dict[str, str]) -> list[Named
 
 def _down(server: Prometheus, missing: Sequence[str]) -> frozenset[str]:
     """Returns which of these hosts Prometheus scrapes, but does not reach now."""
-    known = f"max by (job, instance, host) (last_over_time(mrc_build_info{{{_one_of('host', missing)}}}[{_SCRAPED}]))"
+    known = f"max by (job, instance, host) (last_over_time(mrc_build_info{{{one_of('host', missing)}}}[{_SCRAPED}]))"
     return frozenset(labels["host"] for labels, _ in server.query(f"{known} and on (job, instance) (up == 0)"))
 
 
@@ -113,8 +110,3 @@ def _require_scrapes(server: Prometheus, sample_s: float) -> None:
 
 def _key(labels: dict[str, str]) -> Key:
     return labels.get("job", ""), labels.get("instance", "")
-
-
-def _one_of(label: str, values: Iterable[str]) -> str:
-    """Returns a selector for a label with one of these values."""
-    return f"{label}=~{json.dumps('|'.join(re.escape(v) for v in values))}"

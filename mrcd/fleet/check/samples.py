@@ -14,7 +14,6 @@ class HostSample:
     sweep's age is NaN if no plane is up, and infinite until the first one is over.
     """
 
-    instance: str
     age_s: float = 0.0
     version: str = ""
     attached: bool = True

@@ -5,16 +5,14 @@ Prometheus sums over the hosts of each T0, so that answers stay small: with 8 pl
 70,000 numbers. Only hosts whose NIC may be bad are read one by one.
 """
 
-import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mrcd.errors import MachineError
 from mrcd.fleet.localise.counts import Fleet, Floats, HostSums, Ints, Sums
-from mrcd.fleet.prometheus import Prometheus, Sample
+from mrcd.fleet.prometheus import Prometheus, Sample, one_of
 
 HOST = "mrc_fabric_host_info"
 UPLINK, PEER_T0, PEER = "mrc_fabric_uplink", "mrc_fabric_t0", "mrc_fabric_peer"
@@ -47,12 +45,6 @@ class Selection:
     def lost(self, window_s: float) -> str:
         """Returns an expression for the lost packets of a window."""
         return f"({self.packets('tx', window_s)} - {self.packets('rx', window_s)})"
-
-
-def one_of(label: str, values: Iterable[str]) -> str:
-    """Returns a selector for a label with one of these values."""
-    words = "|".join(re.escape(v) for v in values)
-    return f"{label}=~{json.dumps(words)}"
 
 
 class Reader:
