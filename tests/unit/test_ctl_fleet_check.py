@@ -170,11 +170,15 @@ def test_faults_are_summed_by_prometheus_and_some_hosts_named(check: Mrcctl, ser
 
 def test_hosts_that_prometheus_does_not_reach(check: Mrcctl, server: Hosts) -> None:
     del server.builds[2]
-    server.down = [(server.of("h2") | {"host": "h2"}, 1.0)]
+    server.down = [(server.of("h2") | {"host": "h2"}, 0.0)]
     result = check()
     assert (result.exit_code, result.stdout.splitlines()[0]) == (2, "NOT READY: h2 down")
     (asked,) = [query for query in server.asked if query.startswith("max by")]
     assert 'host=~"h2"' in asked
+    server.down = [(server.of("h2") | {"host": "h2"}, 1.0)]  # but it did within --max-age
+    result = check()
+    assert result.exit_code == 0
+    assert result.stdout.startswith("READY, degraded: h2 not reached by the last scrape\n")
 
 
 def test_the_newest_series_of_a_host_counts(check: Mrcctl, server: Hosts) -> None:

@@ -27,11 +27,12 @@ def samples(
     *named: Named,
     down: Sequence[str] = (),
     without: Sequence[str] = (),
+    missed: Sequence[str] = (),
     changed: Mapping[str, HostSample] | None = None,
 ) -> Samples:
     """Returns healthy hosts, but for these."""
-    hosts = {name: s for name, s in (WELL | dict(changed or {})).items() if name not in (*down, *without)}
-    return Samples(hosts, frozenset(down), named)
+    hosts = {name: s for name, s in (WELL | dict(changed or {})).items() if name not in (*down, *without, *missed)}
+    return Samples(hosts, frozenset(down), frozenset(missed), named)
 
 
 def verdict(known: Samples, wanted: Sequence[str] = tuple(WANTED)) -> Verdict:
@@ -109,6 +110,15 @@ def test_hosts_without_samples_are_down_or_not_known() -> None:
         "Prometheus has no samples of gpu[7-8]",
         "mrcd on gpu2 does not answer Prometheus",
     ]
+
+
+def test_one_failed_scrape_makes_no_host_unready() -> None:
+    """It would be drained by Slurm's prolog. If it is down, its peers say so."""
+    found = verdict(samples(missed=["gpu2"]))
+    assert (found.word, causes(found)) == ("degraded", [("degraded", "scrape_failed")])
+    assert found.findings[0].sentence.startswith("the last scrape of gpu2 failed; an earlier one is at most 60 s old")
+    silent = Named("peer_down", "peer:gpu2", {1.0: 7}, ("gpu1",))
+    assert verdict(samples(silent, missed=["gpu2"])).not_ready_hosts == ["gpu2"]
 
 
 def test_what_peers_say_of_a_host_without_samples_is_in_its_line() -> None:

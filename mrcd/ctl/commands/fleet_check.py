@@ -87,7 +87,7 @@ def check(
 
 def _require_names(options: Options, wanted: Sequence[str], samples: "Samples", file: Path | None) -> None:
     """Raise UsageError if a host that Prometheus does not know is not in the cluster file either."""
-    unknown = [name for name in wanted if name not in samples.hosts and name not in samples.down]
+    unknown = [name for name in wanted if not samples.knows(name)]
     if not unknown:
         return
     from mrcd.config.cluster_file import load

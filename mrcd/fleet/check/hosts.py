@@ -14,7 +14,7 @@ _Hosts = Mapping[str, HostSample]
 
 def findings(samples: Samples, wanted: Sequence[str], limits: Limits) -> Iterator[Finding]:
     """Yields what is wrong with hosts, the worst first."""
-    unknown = [name for name in wanted if name not in samples.hosts and name not in samples.down]
+    unknown = [name for name in wanted if not samples.knows(name)]
     if unknown:
         yield _of_hosts(
             Level.NOT_READY, "not_scraped", unknown, "not known to Prometheus",
@@ -26,6 +26,13 @@ def findings(samples: Samples, wanted: Sequence[str], limits: Limits) -> Iterato
         yield _of_hosts(
             Level.NOT_READY, "mrcd_down", down, "down", "mrcd on {} does not answer Prometheus",
             "on {}: is the host up? `systemctl status mrcd`, `journalctl -u mrcd`",
+        )  # fmt: skip
+    missed = [name for name in wanted if name in samples.missed]
+    if missed:
+        yield _of_hosts(
+            Level.DEGRADED, "scrape_failed", missed, "not reached by the last scrape",
+            f"the last scrape of {{}} failed; an earlier one is at most {limits.sample_s:g} s old, but Prometheus does "
+            "not show its samples", "check again after the next scrape; Prometheus' page /targets has the error",
         )  # fmt: skip
     old = [name for name, s in samples.hosts.items() if s.age_s > limits.sample_s]
     if old:

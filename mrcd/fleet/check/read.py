@@ -30,7 +30,7 @@ def read(server: Prometheus, wanted: Sequence[str], sample_s: float) -> Samples:
     for labels, age_s in sorted(builds, key=lambda sample: -sample[1]):
         instances[labels["host"]] = age_s, _key(labels), labels.get("version", "")
     missing = [host for host in wanted if host not in instances]
-    down = _down(server, missing) if missing else frozenset()
+    failed = _failed(server, missing, sample_s) if missing else {}
     if not instances or min(age_s for age_s, _, _ in instances.values()) > sample_s:
         _require_scrapes(server, sample_s)
     scraped = f'{{__name__=~"{"|".join(_OF_HOST)}"}} {of_job} or mrc_plane_up == 0 {of_job}'
@@ -40,7 +40,8 @@ def read(server: Prometheus, wanted: Sequence[str], sample_s: float) -> Samples:
         by_key[_key(sample[0])].append(sample)
     hosts = {host: _host(age_s, version, by_key[key]) for host, (age_s, key, version) in instances.items()}
     names = {key[1]: host for host, (_, key, _) in instances.items()}
-    return Samples(hosts, down, _named(server, of_job, names) if instances else ())
+    down = frozenset(host for host, was_reached in failed.items() if not was_reached)
+    return Samples(hosts, down, failed.keys() - down, _named(server, of_job, names) if instances else ())
 
 
 def _host(age_s: float, version: str, samples: Iterable[Sample]) -> HostSample:
@@ -92,10 +93,15 @@ def _named(server: Prometheus, of_job: str, names: dict[str, str]) -> list[Named
     return [Named(*key, by_share, tuple(some[key])) for key, by_share in shares.items()]
 
 
-def _down(server: Prometheus, missing: Sequence[str]) -> frozenset[str]:
-    """Returns which of these hosts Prometheus scrapes, but does not reach now."""
+def _failed(server: Prometheus, missing: Sequence[str], sample_s: float) -> dict[str, bool]:
+    """Returns those of these hosts that Prometheus does not reach now, and whether it reached them lately."""
     known = f"max by (job, instance, host) (last_over_time(mrc_build_info{{{one_of('host', missing)}}}[{_SCRAPED}]))"
-    return frozenset(labels["host"] for labels, _ in server.query(f"{known} and on (job, instance) (up == 0)"))
+    lately = f"max by (job, instance) (max_over_time(up[{round(sample_s * 1000)}ms]))"
+    failed = f"({lately} and on (job, instance) (up == 0))"
+    found: dict[str, bool] = {}
+    for labels, was_reached in server.query(f"{known} * on (job, instance) group_left () {failed}"):
+        found[labels["host"]] = found.get(labels["host"], False) or was_reached > 0
+    return found
 
 
 def _require_scrapes(server: Prometheus, sample_s: float) -> None:

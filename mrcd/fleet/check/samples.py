@@ -45,8 +45,17 @@ class Named:
 
 @dataclass(frozen=True)
 class Samples:
-    """What Prometheus knows. `hosts` are those that it has samples of; `down` are others that it has scraped before."""
+    """What Prometheus knows. `hosts` are those that it has samples of.
+
+    Prometheus drops the samples of a host whose last scrape failed. `missed` are such hosts, of which an earlier scrape
+    is not too old; `down` are the others of them.
+    """
 
     hosts: Mapping[str, HostSample]
     down: AbstractSet[str] = frozenset()
+    missed: AbstractSet[str] = frozenset()
     named: Sequence[Named] = field(default_factory=tuple)
+
+    def knows(self, host: str) -> bool:
+        """Returns whether Prometheus scrapes a host."""
+        return host in self.hosts or host in self.down or host in self.missed
