@@ -125,37 +125,49 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 	set_peer_due_soon(t, stats->probe_after_ns);
 }
 
-/* Return 1 if the hold-down of a failed EV is over; begin it anew while it cannot answer, or if it lost something.
+enum hold_down {
+	HOLD_DOWN_GOES_ON,
+	HOLD_DOWN_BEGAN_ANEW, /* a packet is lost, so the EV's rank may have changed */
+	HOLD_DOWN_OVER,
+};
+
+/* Return how far the hold-down of a failed EV is; begin it anew while it cannot answer, or if it lost something.
  * A global function: its stack is its own.
  */
-__noinline int is_held_down_long_enough(__u32 index, __u64 now, int answers)
+__noinline int serve_hold_down(__u32 index, __u64 now, int answers)
 {
 	struct mrc_path_stats *stats = path_stats_at(index);
 	const struct mrc_ev *ev = ev_at(index);
 	__u64 well_ns;
-	int is_lost;
 
 	if (!stats || !ev)
-		return 0;
-	is_lost = stats->lag_ns && aged(now, stats->lag_ns, LATE_NS);
-	if (is_lost)
+		return HOLD_DOWN_GOES_ON;
+	if (stats->lag_ns && aged(now, stats->lag_ns, LATE_NS)) {
 		stats->lag_ns = 0;
-	if (!answers || is_lost || !(stats->good | stats->lag_ns)) {
 		stats->loss_ns = now;
-		return 0;
+		return HOLD_DOWN_BEGAN_ANEW;
+	}
+	if (!answers || !(stats->good | stats->lag_ns)) {
+		stats->loss_ns = now;
+		return HOLD_DOWN_GOES_ON;
 	}
 	well_ns = stats->loss_ns > ev->state_since_ns ? stats->loss_ns : ev->state_since_ns;
-	return !stats->lag_ns && stats->good >= settings.good_probes &&
-	       aged(now, well_ns, hold_down_ns(ev->flaps, settings.hold_down_ms, settings.hold_down_max_ms));
+	if (stats->lag_ns || stats->good < settings.good_probes ||
+	    !aged(now, well_ns, hold_down_ns(ev->flaps, settings.hold_down_ms, settings.hold_down_max_ms)))
+		return HOLD_DOWN_GOES_ON;
+	return HOLD_DOWN_OVER;
 }
 
 /* Serve an EV that failed, is new or is denied: return it after its hold-down, else probe it when a probe is due. */
 static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
 	__u32 host_id = t->sweep.request.host_id, state = ev->state;
+	int hold_down = HOLD_DOWN_GOES_ON;
 
-	if (state == MRC_EV_ASSUMED_BAD && is_held_down_long_enough(ev_index(host_id, number), t->clock->now_ns,
-								    can_answer(t, ev))) {
+	if (state == MRC_EV_ASSUMED_BAD)
+		hold_down = serve_hold_down(ev_index(host_id, number), t->clock->now_ns, can_answer(t, ev));
+	t->changed |= hold_down == HOLD_DOWN_BEGAN_ANEW;
+	if (hold_down == HOLD_DOWN_OVER) {
 		ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
 		stats->probe_after_ns = 0;
 		t->changed |= transit(host_id, number, state, MRC_EV_GOOD, MRC_REASON_HEALED);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Defines the exceptions that mrcd and mrcctl show to users, with their exit statuss.
+"""Defines the exceptions that mrcd and mrcctl show to users, with their exit statuses.
 
 MrcdError                 has a message and, if one is known, a remedy (`hint`)
 ├── UsageError            the command line or the configuration is wrong        exit status 1

@@ -205,6 +205,22 @@ def test_the_hold_down_begins_anew_only_if_a_missing_packet_is_not_merely_late(h
     assert wait(HEALTH.hold_down_ms) is GOOD
 
 
+@pytest.mark.clock
+def test_below_the_floor_an_ev_that_answers_is_used_once_its_missing_packet_is_given_up(h2_bench: Bench) -> None:
+    h2_bench.set_state(H2, DENIED, *(ev for ev in EVERY if ev not in (5, 6)))
+    h2_bench.peer(H2)["floor"] = 1
+    fail_ev(h2_bench, 5, reason=Reason.OVERDUE)
+    h2_bench.set_state(H2, ASSUMED_BAD, 6)
+    h2_bench.dataplane.refresh(H2)
+    (used,) = h2_bench.usable(H2)
+    other = h2_bench.path_stats(H2, 11 - used)
+    other["good"], other["lag_ns"] = 1, now()
+    run_tick(h2_bench)
+    assert h2_bench.usable(H2) == [used]
+    run_ticks(h2_bench, 100)
+    assert h2_bench.usable(H2) == [11 - used]
+
+
 def weights(bench: Bench, step_ms: int = INTERVAL_MS) -> list[int]:
     """Returns the successive weights of EV 5 after its return."""
     fail_ev(bench, 5)
