@@ -157,6 +157,7 @@ def life(say: Say, results: Path) -> None:
         for row in document["operations"]:
             lost, reordered = row["lost_packets"], row["reordered_within_ev_packets"]
             words = f"{lost} of {row['packets_sent']} packets lost, {reordered} reordered within an EV"
+            words += f"; drops since the start: {dropped(it) or 'none'}" if lost else ""
             say("life", row["operation"], lost == 0 and reordered == 0, words)
         for command in ("detach", "attach"):
             it.exec(SOURCE, ["mrcctl", command], check=True, timeout=PATIENCE_S)
