@@ -10,7 +10,7 @@ from mrcd.config.sizes import MAX_PORTS
 
 
 class Switches(Section):
-    """What `mrcctl fabric config` needs to know of the switches. Hosts do not use it."""
+    """Settings of the switches for `mrcctl fabric config`. Hosts do not use it."""
 
     downlinks: Annotated[int, Field(ge=1, le=MAX_PORTS)] | None = Field(
         default=None,

@@ -25,7 +25,7 @@ Network = IPv4Network | IPv6Network
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of the fabric."""
+    """The wanted fabric: the input of a plan."""
 
     hosts: int
     planes: int = Cluster.model_fields["planes"].default

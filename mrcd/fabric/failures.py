@@ -18,7 +18,7 @@ _FEW = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is left when `failed` parts of a kind have failed. A NIC stands for its cable, too."""
+    """The hosts and paths that are left when `failed` parts of a kind have failed. A NIC stands for its cable, too."""
 
     part: Part
     of: int  # in the whole fabric

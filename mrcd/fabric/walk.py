@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class Result:
-    """What became of the packets: how many were followed, and the mistakes by their kind, with an example of each."""
+    """The result of a walk: the number of packets followed, and the mistakes by kind, with an example of each."""
 
     followed: int = 0
     mistakes: Counter[str] = field(default_factory=Counter)

@@ -39,7 +39,7 @@ class FleetFile:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What etcd wants of every host. `unreadable` has the keys that this version does not understand, with reasons."""
+    """The wanted state of every host, from etcd. `unreadable`: keys that this version does not understand → reason."""
 
     file: FleetFile | None = None
     denials: Mapping[Target, Denial] = field(default_factory=dict)

@@ -59,7 +59,7 @@ class TlsConfig(_Part):
 
 
 class HttpConfig(_Part):
-    """How to reach Prometheus."""
+    """Address and credentials of Prometheus."""
 
     basic_auth: BasicAuth | None = None
     authorization: Authorization | None = None

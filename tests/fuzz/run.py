@@ -65,7 +65,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What a run of one target gave."""
+    """The result of a run of one target."""
 
     target: str
     executions: int

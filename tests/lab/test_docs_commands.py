@@ -63,7 +63,7 @@ NOT_RUN = {
     r"systemctl": "needs systemd: tests/lab/test_service.py has a machine of its own",
     r"systemd-sysusers": "adds a user to this machine",
 }
-"""How the commands begin that are not run, and why."""
+"""Beginning of a command that is not run → reason."""
 
 SYNOPSES = {
     "`status [--brief]`": "mrcctl status --brief",
@@ -134,7 +134,7 @@ SYNOPSES = {
         "mrcctl version && mrcctl completion bash && mrcctl completion zsh && mrcctl completion fish"
     ),
 }
-"""What is run for each row of the table in docs/mrcctl.md."""
+"""Row of the table in docs/mrcctl.md → commands that are run for it."""
 
 NAMES = [
     (r"\bNIC\b", "p0"),
@@ -173,7 +173,7 @@ AFTERWARDS = {
     "mrcctl fleet drain": "mrcctl fleet allow --all",
     "scripts/lab fail": "scripts/lab heal --name pytest --all",
 }
-"""How commands begin that leave the lab changed, and what ends that."""
+"""Beginning of a command that changes the lab → command that undoes it."""
 
 ENDLESS = re.compile(r"^tcpdump|mrcctl (capture|watch)( h2)?( --json| -i \S+)?$|--follow$")
 SERVER = "scripts/lab exec --name pytest h2 -- iperf3 -s"

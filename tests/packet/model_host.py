@@ -67,7 +67,7 @@ class Host:
 
 @dataclass
 class Outcome:
-    """What the host does. `reply` returns the bytes of a reply that is sent at a time."""
+    """The host's verdict on a packet. `reply` returns the bytes of a reply that is sent at a time."""
 
     verdict: str
     data: bytes = b""

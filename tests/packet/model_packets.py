@@ -42,7 +42,7 @@ _HOP_BY_HOP, _FRAGMENT, _TCP = 0, 44, 6
 
 @dataclass(frozen=True)
 class Situation:
-    """What differs from example to example in the state of the host."""
+    """The part of the host's state that differs from example to example."""
 
     delivers: bool  # there is an overlay interface
     is_detached: bool

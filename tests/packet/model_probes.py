@@ -37,7 +37,7 @@ JUDGED = {
     *((table, "") for table in ("evs", "path_stats", "reports", "watches")),
     *(("peers", name) for name in ("usable", "usable_changes", "usable_planes", "queued", "plane_skew_ns")),
 }
-"""What a believed reply or an ICMPv6 error may change."""
+"""Fields that a believed reply or an ICMPv6 error may change."""
 
 
 class Probe:

@@ -70,7 +70,7 @@ def _headers(bench: Bench, peer: int, ev: int) -> bytes:
 
 @dataclass
 class Seen:
-    """What a program has done, between two times."""
+    """The effects of a program between two times."""
 
     verdict: str
     data: bytes

@@ -84,7 +84,7 @@ def test_every_peer_reaches_a_detached_host(bench: Bench, function: int) -> None
 
 
 def test_probes_tell_who_sends_by_plain_srv6(bench: Bench) -> None:
-    """What h2 learns from this host's probes, and this host from h2's: from then on for 3 s after it stops."""
+    """Each host learns it from the other's probes: from then on, and for 3 s after it stops."""
     hear(bench)
     for plain_now in (1, 0):
         bench.tables.auths["status"][H2] = STATUS_PLAIN * plain_now

@@ -44,14 +44,14 @@ class View:
         self.tick_age: float | None = 0.01
         self.made = 0
         self.error: Exception | None = None
-        self.wait_s = 0.0
+        self.cost_s = 0.0
 
     def tick_age_s(self) -> float | None:
         return self.tick_age
 
     def status(self) -> dict[str, Any]:
         self.made += 1
-        time.sleep(self.wait_s)
+        time.sleep(self.cost_s)  # a slow document; no test waits for it
         if self.error is not None:
             raise self.error
         return self.status_document | {"probing": {"tick_age_s": self.tick_age}}

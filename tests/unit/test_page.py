@@ -155,7 +155,7 @@ def test_the_document(server: PageServer) -> None:
 
 
 def test_many_readers_cost_as_much_as_one(server: PageServer) -> None:
-    server.view.wait_s = 0.05
+    server.view.cost_s = 0.05
 
     async def session(client: Client) -> None:
         async def read() -> str:

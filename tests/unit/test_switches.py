@@ -59,7 +59,7 @@ def test_the_plain_routes_of_ecmp_lead_from_every_switch_to_every_host(f: Format
 
 @each_format
 def test_formats_say_the_same(f: Format) -> None:
-    """What each format is read back as equals what the switch needs."""
+    """Each format, read back, equals the needs of the switch."""
     switches = f.switches(cluster_file.parse(PLANNED))
     for switch in map(switches.switch, switches.names):
         found = f.read(f.text(switch))

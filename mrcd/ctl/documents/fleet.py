@@ -14,7 +14,7 @@ _STATES = {"behind": "behind", "refuses": "refusing it", "away": "away"}
 
 @dataclass(frozen=True)
 class Progress:
-    """How far all hosts have followed. `why` says which hosts have not, and why."""
+    """The progress of all hosts towards a change. `why` says which hosts have not, and why."""
 
     text: str
     done: bool

@@ -16,7 +16,7 @@ _NO_PLAIN_END: tuple[Encapsulation, ...] = ("usid", "ecmp")
 
 @dataclass(frozen=True)
 class Format:
-    """How a system's configuration is written, and read back."""
+    """Writes the configuration of one kind of system, and reads it back."""
 
     name: str
     suffix: str  # of a file

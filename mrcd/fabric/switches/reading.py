@@ -12,7 +12,7 @@ from mrcd.errors import UsageError
 
 @dataclass
 class Reading:
-    """What a configuration makes a switch do. Prefixes and addresses are text."""
+    """The routes, addresses and filters that a configuration gives a switch. Prefixes and addresses are text."""
 
     sids: dict[str, str] = field(default_factory=dict)
     """Prefix → behaviour: "uN" or "End"."""

@@ -19,7 +19,7 @@ _KINDS = {kind.value: kind for kind in Kind}
 _OTHERS = "others"  # the cause and the target of series that mrcd has summed
 _CONFIRM_ON, _A_HOST = "on {}: `mrcctl status` says how to confirm it", "a host that sees it"
 
-# What is wrong with a target, by the cause; a dead element otherwise.
+# Cause → words for the state of its target; "is dead" for all others.
 _WORDS = {
     Kind.LOSS: "loses packets",
     Kind.SLOW_PLANE: "delays packets",
@@ -50,7 +50,7 @@ _IS_TOLD_BY_HOST = (Kind.OWN_NIC, Kind.OWN_CABLE, Kind.WRONG_CABLE)  # in these 
 
 @dataclass
 class _Target:
-    """What hosts say of a target. `weight` is the sum of the shares."""
+    """A target, and the hosts that name it. `weight` is the sum of the shares."""
 
     target: str
     causes: dict[Kind, int]

@@ -18,7 +18,7 @@ def brief(names: Sequence[str]) -> str:
 
 
 class Level(StrEnum):
-    """What a finding means for the job."""
+    """The consequence of a finding for the job."""
 
     NOT_READY = "not_ready"
     DEGRADED = "degraded"  # the job can run, with less
@@ -58,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Limits:
-    """What is still ready: the age of samples and of full sweeps, and the ratio of EVs in use."""
+    """The limits of a host that is ready: the age of samples and of full sweeps, and the ratio of EVs in use."""
 
     sample_s: float = 60.0
     least_in_use: float = 0.5

@@ -14,7 +14,7 @@ from mrcd.fleet.check.samples import Samples
 from mrcd.health.diagnosis.causes import Kind
 
 _ORDER = {Level.NOT_READY: 0, Level.DEGRADED: 1, Level.NOTE: 2}
-# What others say of a host in mrc_fault, and what the host's own samples say of the same.
+# Cause that others name in mrc_fault → causes that the host's own samples show for the same fault.
 _EXPLAINED = {
     Kind.PEER_DOWN: ("not_scraped", "mrcd_down", "old_samples"),
     Kind.PEER_DETACHED: ("detached",),
@@ -26,7 +26,7 @@ _EXPLAINED = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the hosts are ready, and what to fix, the worst first."""
+    """The answer for a job: its findings, the worst first."""
 
     wanted: Sequence[str]
     findings: Sequence[Finding]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class HostSample:
-    """What the last scrape of a host says.
+    """The values of a host's last scrape.
 
     Values are None, and texts "", where an older mrcd exports no such metric. `in_use` is NaN if no peer answers, the
     sweep's age is NaN if no plane is up, and infinite until the first one is over.
@@ -45,7 +45,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Samples:
-    """What Prometheus knows. `hosts` are those that it has samples of.
+    """All samples that Prometheus has for a check. `hosts` are those that it has samples of.
 
     Prometheus drops the samples of a host whose last scrape failed. `missed` are such hosts, of which an earlier scrape
     is not too old; `down` are the others of them.

@@ -47,7 +47,7 @@ def _switches_and_links(model: Model, p: int) -> set[Element]:
     t1s = _top(uplink.sum(axis=0), _TRIED)
     by_source = peer_t0.sum(axis=1)
     t0s = _top(peer_t0.sum(axis=0), _TRIED)
-    # What one link of a T0 explains with a margin can hide another of its links.
+    # The losses that one link of a T0 explains, with a margin, can hide another of its links.
     of_links = {*t0s, *(e.t0 for e in model.chosen if e.is_downlink and e.plane == p)}
     found |= {Element(Kind.LINK, Direction.DOWN, p, t0, t1) for t0 in of_links for t1 in t1s}
     found |= {Element(Kind.T1, Direction.BOTH, p, t1=t1) for t1 in t1s}
@@ -65,7 +65,7 @@ def _nics(model: Model, p: int) -> set[Element]:
     senders = _top(of_sender, _TRIED_HOSTS)
     model.read(senders)
     receivers = _receivers(model, p, model.peer.expected(), model.peer_t0.expected(p))
-    # What is explained with a margin can hide a NIC.
+    # The explained losses, with a margin, can hide a NIC.
     receivers += _receivers(model, p, model.peer.usual(), model.peer_t0.usual(p))
     found = {Element(Kind.NIC, Direction.UP, p, host=h) for h in senders}
     return found | {Element(Kind.NIC, Direction.DOWN, p, host=h) for h in receivers}
@@ -77,7 +77,7 @@ def _receivers(model: Model, p: int, expected: Floats, expected_to_t0: Floats) -
     of_receiver = excess(
         *(np.bincount(fleet.peer_host, v, model.hosts).astype(float) for v in (model.peer.lost, expected))
     )
-    # What a receiver loses on all planes cannot exceed, in this plane, what is lost to its T0: by source, or in sum.
+    # A receiver's losses on all planes cannot exceed, in this plane, the losses to its T0: by source, or in sum.
     to_t0 = model.peer_t0.lost[p]
     of_t0 = np.maximum(excess(to_t0, expected_to_t0).sum(axis=0), excess(to_t0.sum(axis=0), expected_to_t0.sum(axis=0)))
     return _top(np.minimum(of_receiver, of_t0[fleet.t0_of_host]), _TRIED_HOSTS)

@@ -15,7 +15,7 @@ class Kind(StrEnum):
 
 
 class Direction(StrEnum):
-    """Which packets are lost: those from hosts to T1s (up), or those from T1s to hosts (down).
+    """The direction of lost packets: those from hosts to T1s (up), or those from T1s to hosts (down).
 
     A T0 loses packets that come from its hosts (up) or from its T1s (down). A T1 has no direction.
     """

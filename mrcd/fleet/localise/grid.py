@@ -31,7 +31,7 @@ class Grid:
         self._noise_clump = noise_clump
         self.explained = np.zeros_like(self.sent)
         self.margin = 1.0
-        """How much more than what is explained may be lost before something else must be the cause."""
+        """Factor: losses up to this many times the explained ones need no other cause."""
         self.clump = 1.0
         """The variance of the explained losses divided by their mean: EVs are few, and each loses several packets."""
 

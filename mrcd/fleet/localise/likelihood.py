@@ -103,7 +103,7 @@ def fit(views: Views) -> Fit:
         if abs(step) < _CLOSE or (found == most and step > 0):
             break
     gain = float((n * np.log1p(found * share / expected)).sum()) - found * shares
-    # What other elements explain may be as wrong as their margin.
+    # The explained losses of other elements may be wrong by their margin.
     beyond = [float((v.lost - 2 * v.usual + v.expected)[v.crossing > 0].sum()) for v in views if v.crossing.any()]
     return Fit(
         lost=found + near,

@@ -21,7 +21,7 @@ _WAYS = ("tx", "rx")
 
 @dataclass(frozen=True)
 class Names:
-    """What the indexes of a fleet mean, and how many of its hosts Prometheus scrapes."""
+    """The names behind the indexes of a fleet, and the number of its hosts that Prometheus scrapes."""
 
     t0s: Sequence[str]
     t1s: Sequence[str]

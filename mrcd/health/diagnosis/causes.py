@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """What is wrong."""
+    """The kinds of causes."""
 
     OWN_NIC = "own_nic"  # this host's interface does not exist, or is switched off
     OWN_CABLE = "own_cable"  # between this host's NIC and its T0
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
 
 class Severity(StrEnum):
-    """How urgent a cause is, in the words of monitoring plugins."""
+    """The urgency of a cause, in the words of monitoring plugins."""
 
     OK = "ok"
     WARNING = "warning"
@@ -46,7 +46,7 @@ class Severity(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How sure a cause is. `AMBIGUOUS`: Cause.or_targets would explain the same."""
+    """The certainty of a cause. `AMBIGUOUS`: Cause.or_targets would explain the same."""
 
     CERTAIN = "certain"  # the kernel or the peer says so
     LIKELY = "likely"  # concluded from EVs
@@ -62,7 +62,7 @@ _KINDS_OF_TARGETS = {
 
 @dataclass(frozen=True)
 class Share:
-    """How much a cause explains: `evs` of the `of_evs` EVs that cross the target, to `peers` of `of_peers` peers."""
+    """Part of the EVs: `evs` of the `of_evs` EVs that cross the target, to `peers` of `of_peers` peers."""
 
     evs: int = 0
     of_evs: int = 0

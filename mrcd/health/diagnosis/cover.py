@@ -59,7 +59,7 @@ def is_full(bad: Ints, known: Ints) -> Bools:
 
 @dataclass(frozen=True)
 class Full:
-    """Which elements nearly only bad EVs cross. Indexes are numbers of T0s, T1s and peers.
+    """The elements that nearly only bad EVs cross. Indexes are numbers of T0s, T1s and peers.
 
     plane    all EVs of the plane are bad           t0, t1, nic, link  (T0s,), (T1s,), (peers,), (T0s, T1s)
     uplinks  all those through T1s are bad, and those to hosts under this host's T0 are not

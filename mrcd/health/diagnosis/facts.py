@@ -20,7 +20,7 @@ NOT_TOLD, SAME_FILE = -1, 0
 
 
 class Verdict(IntEnum):
-    """What an EV says of the elements that it crosses."""
+    """The evidence of one EV for the elements that it crosses."""
 
     NOTHING = 0  # there is no such EV, or it has not been probed yet
     GOOD = 1
@@ -46,7 +46,7 @@ class OwnPlane:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a host knows at one moment. Peers are in the order of `names`; a column is an EV number.
+    """All that a host knows at one moment. Peers are in the order of `names`; a column is an EV number.
 
     Many attributes because a diagnosis weighs all that the host knows.
 

@@ -15,7 +15,7 @@ GREY_NS = 60_000_000_000
 
 
 class Memory:
-    """What one daemon remembers for its diagnosis. Threads may read while it is written."""
+    """Keeps facts of the last minute that the tables do not have. Threads may read while it is written."""
 
     def __init__(self) -> None:
         self.refused: Mapping[Drop, int] = {}

@@ -11,7 +11,7 @@ from mrcd.health.diagnosis.facts import Facts
 
 
 class Nature(Enum):
-    """What EVs have in common: what their element does, and what has become of them."""
+    """The effect of an element on the EVs that cross it: the words for it, and for them."""
 
     FAILED = "lets nothing through", "have failed"
     LOSSY = "loses packets", "were left for their loss"

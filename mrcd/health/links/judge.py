@@ -34,7 +34,7 @@ _LEAST_LOSS = 0.02  # of a lossy link, for that
 
 
 class State(IntEnum):
-    """What link probes tell of a link."""
+    """The state of a link, by link probes."""
 
     UNKNOWN = 0
     OK = 1
@@ -57,7 +57,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Moment:
-    """What the table says of all links at `now_ns` (CLOCK_MONOTONIC). `is_linked`: (planes,) NICs with a link."""
+    """The counts of all links at `now_ns` (CLOCK_MONOTONIC). `is_linked`: (planes,) NICs with a link."""
 
     now_ns: int
     counts: Counts
@@ -70,7 +70,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class History:
-    """What was before the moment, of each link.
+    """The past of each link, before the moment.
 
     window, longer  the counts of the last seconds, and of the last minute
     streak          probes in a row since the last loss

@@ -120,7 +120,7 @@ class LinkWatch:
         has_lost = m.counts.lost > previous.lost
         self._loss_at = np.where(has_lost, m.counts.judged, self._loss_at)
         self._samples.append((m.now_ns, m.counts))
-        # What a link lost before it returned tells nothing of it now.
+        # Losses of a link before it returned tell nothing of it now.
         is_back = (before.states == State.DEAD) & (m.unanswered <= KNOWN_PROBES)
         self._begin_anew(is_back, Counts(previous.judged, m.counts.lost))
         window, longer = self._windows(m)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What the live views of the demos share: a board that is redrawn in place, or one line per second."""
+"""Draws the live views of the demos: a board that is redrawn in place, or one line per second."""
 
 import contextlib
 import time

@@ -29,7 +29,7 @@ def is_installed() -> bool:
 
 @dataclass(frozen=True)
 class Notice:
-    """What Alertmanager has sent of an alert."""
+    """An alert as Alertmanager has sent it."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]

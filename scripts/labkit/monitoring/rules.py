@@ -16,7 +16,7 @@ _RANGE = re.compile(r"(?<=\[)(\d+)([smhd])(?=\])")
 
 @dataclass(frozen=True)
 class Pace:
-    """How much faster alerts fire: durations are `factor` times shorter, within limits in seconds."""
+    """The scale of time in the rules: durations are `factor` times shorter, within limits in seconds."""
 
     factor: float
     least_for_s: float

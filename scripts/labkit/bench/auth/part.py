@@ -212,7 +212,7 @@ def _cost(lab: Lab, granularity: Granularity) -> Document:
     observe.wait_until_good(lab, lab.fabric.hosts)
     ends = candidates.overlay(lab, 4)
     hosts = (ends.source, ends.target)
-    # What a data packet runs through: pins of the sender's and of the receiver's links begin so.
+    # The programs that a data packet runs through: pins of the sender's and of the receiver's links begin so.
     passed = ((ends.source, "push"), (ends.target, "pop"), (ends.target, "xdp"))
     windows: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
     times: dict[bool, list[float]] = {True: [], False: []}

@@ -35,7 +35,7 @@ class Fabric:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Who sends to whom: arrays (pairs,), ordered by source. `packets`: on each plane."""
+    """The pairs of hosts that exchange packets: arrays (pairs,), ordered by source. `packets`: on each plane."""
 
     source: Ints
     target: Ints

@@ -19,7 +19,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Experiment:
-    """How to run it, `full` or in less time; and how often: in the short form, and in the full one."""
+    """An experiment, run `full` or in less time, and the number of runs: in the short form, and in the full one."""
 
     run: Callable[[Lab, int, bool], Document]  # flows, full
     short: int
