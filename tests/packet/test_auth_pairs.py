@@ -11,7 +11,7 @@ from mrcd.tables.enums import AuthMode
 from tests.packet.arrivals import both_hooks, inner
 from tests.packet.cluster import H0, H1, H2, datagram
 from tests.packet.rig import Bench, Hook
-from tests.packet.test_auth import (
+from tests.packet.tagging import (
     CLOCK_AHEAD_NS,
     NEW,
     OLD,
