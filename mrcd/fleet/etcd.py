@@ -172,49 +172,56 @@ class Etcd:
     async def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a request, from the first endpoint that has one."""
         failed = []
-        for _ in self._endpoints:
+        # Requests run side by side: each asks all endpoints, whichever another has found meanwhile.
+        for at in [(self._at + n) % len(self._endpoints) for n in range(len(self._endpoints))]:
             try:
-                return await self._ask_authenticated(path, body)
+                answer = await self._ask_authenticated(self._endpoints[at], path, body)
             except EtcdError as e:
                 if not isinstance(e, EtcdAway) and e.code not in _ELSEWHERE:
                     raise
-                failed.append(f"{self.endpoint}: {e.args[0]}")
-                self._at = (self._at + 1) % len(self._endpoints)
+                failed.append(f"{self._endpoints[at]}: {e.args[0]}")
+                if self._at == at:
+                    self._at = (at + 1) % len(self._endpoints)
+            else:
+                self._at = at
+                return answer
         raise EtcdAway(
             f"no endpoint of etcd answers: {'; '.join(sorted(failed))}",
             hint="check that etcd runs, and the URLs in [fleet] etcd",
         )
 
-    async def _ask_authenticated(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def _ask_authenticated(self, endpoint: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if self._fleet.user_file and self._token is None:
-            await self._authenticate(self._fleet.user_file)
+            await self._authenticate(endpoint, self._fleet.user_file)
         try:
-            return await self._post(path, body)
+            return await self._post(endpoint, path, body)
         except EtcdError as e:
             if e.code != _UNAUTHENTICATED or not self._fleet.user_file:
                 raise
-            await self._authenticate(self._fleet.user_file)  # a token expires, or a member does not know it
-            return await self._post(path, body)
+            await self._authenticate(endpoint, self._fleet.user_file)  # a token expires, or a member does not know it
+            return await self._post(endpoint, path, body)
 
-    async def _authenticate(self, user_file: str) -> None:
+    async def _authenticate(self, endpoint: str, user_file: str) -> None:
         self._token = None
         name, password = await asyncio.to_thread(_user, user_file)
-        self._token = str((await self._post("auth/authenticate", {"name": name, "password": password}))["token"])
+        answer = await self._post(endpoint, "auth/authenticate", {"name": name, "password": password})
+        self._token = str(answer["token"])
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": self._token} if self._token else {}
 
-    async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def _post(self, endpoint: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        url = f"{endpoint}/v3/{path}"
         with contextlib.suppress(aiohttp.ServerDisconnectedError):  # while the connection was idle: make a new one
-            return await self._post_once(path, body)
+            return await self._post_once(url, body)
         try:
-            return await self._post_once(path, body)
+            return await self._post_once(url, body)
         except aiohttp.ServerDisconnectedError as e:
             raise EtcdAway(_why(e)) from None
 
-    async def _post_once(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def _post_once(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
         try:
-            async with self._session.post(f"{self.endpoint}/v3/{path}", json=body, headers=self._headers()) as response:
+            async with self._session.post(url, json=body, headers=self._headers()) as response:
                 content = await response.read()
                 if response.status != 200:
                     raise _refused(response.status, content)

@@ -170,7 +170,8 @@ def _states(lab: Lab) -> set[str]:
 
 def test_without_etcd_daemons_restart_and_go_on_with_what_they_knew(lab: Lab, whole: EtcdMembers) -> None:
     fleet(lab, "h0", "deny", "t1:0:1")
-    generation = put(lab, "h0", fleet(lab, "h0", "get")["text"] + "# the last\n")["generation"]
+    text = lab.state.cluster_file.read_text() + SETTING + PROGRAM_SETTING
+    generation = put(lab, "h0", text + "# the last\n")["generation"]
     with Streams(lab, RATE) as load:
         whole.kill()
         wait_until("all miss etcd", lambda: not any(_connected(lab, h) for h in lab.fabric.hosts), 30)

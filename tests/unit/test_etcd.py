@@ -167,6 +167,20 @@ def test_requests_go_to_the_next_endpoint_if_one_is_closed_or_silent(plain: Serv
         assert f"{urls[1]}: no answer in time" in caught.value.args[0]
 
 
+def test_requests_side_by_side_each_ask_all_endpoints(plain: Server, monkeypatch: Any) -> None:
+    monkeypatch.setattr("mrcd.fleet.etcd._ANSWER_S", 0.3)
+    monkeypatch.setattr("random.randrange", lambda _: 0)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        urls = [f"http://127.0.0.1:{silent.getsockname()[1]}", f"http://127.0.0.1:{free_port()}", plain.url]
+
+        async def work(etcd: Etcd) -> tuple[int | None, int | None]:
+            return await asyncio.gather(etcd.put("/side/a", b""), etcd.put("/side/b", b""))
+
+        assert all(using(Fleet(etcd=urls), work))
+
+
 # ---- TLS and users ----
 
 
