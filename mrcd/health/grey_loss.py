@@ -21,8 +21,8 @@ The EV must also lose at least `grey_ratio` of its packets, and _MIN_FACTOR time
 EVs: a real but small difference is no reason to stop using a path.
 
 Only EVs that were in use over the whole window are compared. So the losses of a failed EV do not hide those of others.
-An EV that returned during a disturbance is not compared with the time before it. The last window begins anew when an EV
-returns, so that one that is still lossy need not wait for the next window.
+An EV that returned during a disturbance is not compared with the time before it. An EV that returns begins the last
+window anew, so that it is usually named sooner if it is still lossy. Frequent returns keep that window short.
 """
 
 import math
@@ -137,7 +137,7 @@ class Grey:
         """Ends a slice of the peers `rows`.
 
         `sent` are the judged packets, and `lost` the lost ones among them, (rows, evs_per_peer). The low 32 bits of the
-        counters suffice, because no window holds more packets.
+        counters suffice, because no window that is tested each second holds 2**31 packets.
         """
         lossy = _grown(lost, self._now["lost"][rows]) > 0
         self._now["slices"][rows] += (sent != self._now["sent"][rows]) | lossy

@@ -13,7 +13,7 @@ def zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Returns an array of zeros in 4 KB pages.
 
     numpy asks for huge pages (madvise(2)), so that the first write to a row takes 2 MB. The counts of the grey-loss
-    test (health/grey_loss.py) have 90 MB for a million EVs, and only the rows of lossy peers are written.
+    test (health/grey_loss.py) have 100 MB for a million EVs, and only the rows of lossy peers are written.
     """
     kind, count = np.dtype(dtype), math.prod(shape)
     if not count:
