@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Divides a run of whole directories among workers (pytest-xdist), one per CPU.
 
-A worker gets one file at a time. At most one worker has labs. Most labs need an idle machine, because their tests have
-bounds in milliseconds: they come last, on one worker, when all other workers have ended.
+A worker gets one file at a time. At most one worker has labs. Most labs and the virtual machines need an idle machine,
+because their tests have bounds in milliseconds: they come last, on one worker, when all other workers have ended.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from labkit.cluster.patience import EMULATED
 TESTS = Path(__file__).parent
 # Labs whose tests judge what arrives, not when. They mostly wait, so another worker keeps the CPUs busy.
 _UNTIMED = (
-    *("alertmanager", "back_to_back", "damage", "docs_commands", "fleet_check", "fleet_links", "install"),
-    *("mrcctl_offline", "prometheus", "source_check", "traffic", "training_job", "wire"),
+    *("back_to_back", "damage", "docs_commands", "fleet_check", "fleet_links", "install", "mrcctl_offline"),
+    *("prometheus", "source_check", "traffic", "training_job", "wire"),
 )
-# File → part, in a directory whose other tests run alone.
-BESIDE = {f"lab/test_{name}.py": "untimed labs" for name in _UNTIMED}
+# File → part, in directories whose other tests run alone.
+BESIDE = {f"lab/test_{name}.py": "untimed labs" for name in _UNTIMED} | {"kernels/test_packages.py": "kernel packages"}
 # Long files first; what runs alone last.
-ORDER = ("untimed labs", "kernels", "fuzz", "packet", "unit", "lab")
-ALONE = ("lab",)
+ORDER = ("untimed labs", "kernel packages", "fuzz", "packet", "unit", "kernels", "lab")
+ALONE = ("kernels", "lab")
 
 
 def part(path: Path) -> str:

@@ -51,7 +51,7 @@ def test_the_files_that_run_beside_others_exist() -> None:
         (["unit/test_schedule.py"], 0),
         (["unit/test_schedule.py::test_every_test_file_has_a_place_in_the_order"], 0),
         (["lab"], 0),
-        (["unit", "lab"], 0),
+        (["unit", "kernels"], 0),
     ],
 )
 def test_whole_directories_have_a_worker_per_cpu(
