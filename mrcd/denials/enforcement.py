@@ -138,7 +138,11 @@ class Enforcement:
 
     def traffic(self, target: Target) -> Document:
         """Return what is still in flight on the EVs of a denial, and what was lost since it began."""
-        at = self._evs_by_target.get(target, [])
+        at = self._evs_by_target.get(target)
+        if at is None:  # a reload selects them now
+            return {
+                "evs": 0, "in_flight_packets": 0, "unreported_evs": 0, "empty": False, "lost_packets": None
+            }  # fmt: skip
         rows, evs = np.array(at, np.int64).reshape(-1, 2).T
         records, path_stats = self._tables.evs[rows, evs], self._tables.path_stats[rows, evs]
         flight, known = in_flight(records, path_stats)

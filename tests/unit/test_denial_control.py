@@ -324,6 +324,28 @@ def test_an_ev_denied_before_the_first_file_stays_denied(host: Host) -> None:
 # ---- a disk that is full ----
 
 
+def test_nothing_is_empty_while_a_reload_selects_the_evs(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> list[Document]:
+        selected = asyncio.Event()
+
+        async def wait(*_: Any) -> list[tuple[int, int]]:
+            await selected.wait()
+            return []
+
+        monkeypatch.setattr("mrcd.denials.enforcement.asyncio.to_thread", wait)
+        reload = asyncio.create_task(host.control.follow(host.bench.plan, host.tables, host.bench.monitor))
+        await asyncio.sleep(0)
+        found = host.control.document()["denials"]
+        selected.set()
+        await reload
+        return [*found, *host.control.document()["denials"]]
+
+    host.deny("t1:1:2 peer:h2")
+    during, after = host.run(run())
+    assert (during["empty"], during["lost_packets"]) == (False, None)
+    assert (after["empty"], after["lost_packets"]) == (True, 0)
+
+
 @pytest.fixture
 def full(host: Host, tmp_path: Path) -> Callable[[bool], None]:
     """There is a file where the directory should be: the kernel refuses that to root too."""
