@@ -10,7 +10,7 @@ from mrcd.fleet.prometheus import Prometheus, Sample, one_of
 
 _SHOWN_HOSTS = 4  # hosts that are named of those that see a fault
 _SCRAPED = "1d"  # a host that has not been scraped for so long never was
-_OF_HOST = (
+HOST_METRICS = (
     *("mrc_config_info", "mrc_auth_mode_info", "mrc_attached"),
     *("mrc_evs_in_use_ratio", "mrc_full_sweep_age_seconds", "mrc_full_sweep_seconds"),
 )
@@ -33,7 +33,7 @@ def read(server: Prometheus, wanted: Sequence[str], sample_s: float) -> Samples:
     failed = _failed(server, missing, sample_s) if missing else {}
     if not instances or min(age_s for age_s, _, _ in instances.values()) > sample_s:
         _require_scrapes(server, sample_s)
-    scraped = f'{{__name__=~"{"|".join(_OF_HOST)}"}} {of_job} or mrc_plane_up == 0 {of_job}'
+    scraped = f'{{__name__=~"{"|".join(HOST_METRICS)}"}} {of_job} or mrc_plane_up == 0 {of_job}'
     found = server.query(scraped) if instances else []
     by_key: defaultdict[Key, list[Sample]] = defaultdict(list)
     for sample in found:

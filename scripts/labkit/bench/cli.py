@@ -17,6 +17,7 @@ from labkit.bench import (
     fabric,
     false_demotions,
     fleet,
+    fleet_check,
     job,
     lifecycle,
     overhead,
@@ -48,6 +49,7 @@ _PARTS = (
     *(throughput.PART, cost.PART, spread.PART, planes.PART, paper.PART, tunnels.PART),
     *(job.PART, overhead.PART, lifecycle.PART, false_demotions.PART, failover.PART, without_daemons.PART, scale.PART),
     *(auth.PART, flood.PART, diagnosis.PART, alerts.PART, fabric.PART, fleet.PART, localise.PART),
+    fleet_check.PART,
 )
 PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
 _ALL = (throughput.PART, cost.PART, planes.PART, paper.PART, scale.PART)
@@ -155,9 +157,9 @@ def bench(
     tunnels, job, overhead, lifecycle, calm (false demotions under stress), failover, alone (both daemons dead), auth
     (forged packets, new secrets, the cost of tags), flood (a million forged packets per second), diagnosis (are faults
     named right?), alerts (do faults fire the right alerts?), fabric (the planner, and EVs through the switches'
-    configurations), fleet (eight hosts follow an etcd, under load) and localise (are bad links of simulated fabrics
-    named? needs no lab). Exit code 1 if a bound is not met, 2 if a part
-    cannot be measured. Progress goes to stderr.
+    configurations), fleet (eight hosts follow an etcd, under load), localise (are bad links of simulated fabrics
+    named?) and check (is a job's check of 4,096 hosts quick? neither needs a lab). Exit code 1 if a bound is not met,
+    2 if a part cannot be measured. Progress goes to stderr.
     """
     options = Options(
         pairs=pairs,

@@ -6,17 +6,14 @@ random pairs through what was read. It needs no lab.
 """
 
 import gc
-import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.bench.command import mrcctl
 from labkit.bench.part import Options, Part, requirement
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -25,7 +22,6 @@ from mrcd.config.cluster_file import Config, load
 from mrcd.config.sizes import MAX_HOST_ID
 from mrcd.ctl.commands.fabric_documents import follow
 from mrcd.ctl.terminal.render import Column, count, table
-from mrcd.errors import MachineError
 from mrcd.fabric.switches.formats import FORMATS, Format
 from mrcd.fabric.switches.reading import Reading
 from mrcd.fabric.walk import Network
@@ -37,24 +33,15 @@ SWITCHES = ("t0-0-3", "t1-0-1")  # whose texts are measured
 PLAN_S, LOAD_S, LOAD_BYTES = 10.0, 5.0, 500e6
 
 
-@dataclass(frozen=True)
-class Run:
-    """A command that ended."""
-
-    seconds: float
-    cpu_s: float
-    peak_bytes: int
-
-
 def measure(lab: Lab, options: Options) -> Document:
     """Plans, loads, and checks each format. The lab is not used."""
     with tempfile.TemporaryDirectory() as name, _collector_paused():
         planned, largest = Path(name, "planned.toml"), Path(name, "largest.toml")
         progress(f"fabric: plan for {NICS} NICs")
-        plan = _mrcctl("fabric", "plan", *_sizes(HOSTS, PLANES), "--output", planned, "--cables", Path(name, "cables"))
+        plan = mrcctl("fabric", "plan", *_sizes(HOSTS, PLANES), "--output", planned, "--cables", Path(name, "cables"))
         progress(f"fabric: a cluster file of {MAX_HOST_ID + 1} hosts")
-        _mrcctl("fabric", "plan", *_sizes(MAX_HOST_ID + 1, 2, 512), "--output", largest)
-        loaded = _mrcctl("config", "check", largest)
+        mrcctl("fabric", "plan", *_sizes(MAX_HOST_ID + 1, 2, 512), "--output", largest)
+        loaded = mrcctl("config", "check", largest)
         config = load(planned)
         formats = [_check(config, f) for f in FORMATS.values() if not options.only or f.name in options.only]
         document: Document = {
@@ -73,18 +60,6 @@ def measure(lab: Lab, options: Options) -> Document:
 
 def _sizes(hosts: int, planes: int, radix: int = RADIX) -> list[str]:
     return ["--hosts", str(hosts), "--planes", str(planes), "--radix", str(radix)]
-
-
-def _mrcctl(*arguments: str | Path) -> Run:
-    """Runs mrcctl. Raises MachineError."""
-    begun = time.monotonic()
-    argv = [sys.executable, "-m", "mrcd.ctl", *map(str, arguments)]
-    child = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise MachineError(f"mrcctl {' '.join(map(str, arguments))} ended with code {child.returncode}")
-    return Run(time.monotonic() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
 @contextmanager
