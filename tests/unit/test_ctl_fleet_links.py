@@ -153,6 +153,13 @@ def test_a_server_that_is_not_there(mrcctl: Mrcctl) -> None:
     assert result.stderr.startswith("mrcctl: Prometheus at http://127.0.0.1:1 does not answer: Connection refused")
 
 
+def test_hosts_that_are_there_twice(mrcctl: Mrcctl, serve: Callable[..., Server]) -> None:
+    labels = [{"host": host, "t0": "0", "replica": replica} for host in ("h0", "h1") for replica in ("a", "b")]
+    result = mrcctl("fleet", "links", "--prometheus", serve(200, vector(*((each, 1.0) for each in labels))).url)
+    assert result.exit_code == 2
+    assert "Prometheus has the sums of h[0-1] more than once\n  hint: one scrape job per host" in result.stderr
+
+
 def test_hosts_that_have_sent_nothing(mrcctl: Mrcctl, serve: Callable[..., Server]) -> None:
     labels = {"host": "h0", "t0": "0", "plane": "0", "t1": "0", "peer": "h1", "peer_t0": "1"}
     server = serve(200, vector((labels, 0.0)))

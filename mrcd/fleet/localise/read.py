@@ -5,11 +5,13 @@ Prometheus sums over the hosts of each T0, so that answers stay small: with 8 pl
 70,000 numbers. Only hosts whose NIC may be bad are read one by one.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from mrcd.config.hostlist import compress
 from mrcd.errors import MachineError
 from mrcd.fleet.localise.counts import Fleet, Floats, HostSums, Ints, Sums
 from mrcd.fleet.prometheus import Prometheus, Sample, one_of
@@ -58,6 +60,7 @@ class Reader:
                 "Prometheus has no sums of the fabric",
                 hint="scrape /metrics/fabric of each host: see docs/fleet.md; is the URL that of the right server?",
             )
+        _require_once(labels["host"] for labels in info)
         pairs = self._pairs()
         t0_of = {labels["peer"]: labels["peer_t0"] for labels, _ in pairs["tx"]}
         t0_of |= {labels["host"]: labels["t0"] for labels in info}
@@ -135,6 +138,16 @@ class Reader:
                 )
             )
         return found
+
+
+def _require_once(hosts: Iterable[str]) -> None:
+    """Raises MachineError if a host is there twice: its packets would count twice."""
+    doubled = [host for host, n in Counter(hosts).items() if n > 1]
+    if doubled:
+        raise MachineError(
+            f"Prometheus has the sums of {compress(doubled)} more than once",
+            hint="one scrape job per host should have /metrics/fabric; of replicas, ask the server that merges them",
+        )
 
 
 def packets(fleet: Fleet) -> tuple[float, float]:
