@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Serves the commands for all hosts: writes to etcd what every host shall run and deny, and reads what they do."""
 
+import asyncio
 import dataclasses
 import math
 import re
 import time
+from collections.abc import Sequence
 
 from aiohttp import web
 
 from mrcd.api import incoming
 from mrcd.api.denials import parsed, target_in
+from mrcd.config import cluster_file
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 from mrcd.denials import policy
 from mrcd.denials.policy import Denial, Target
-from mrcd.errors import UsageError
+from mrcd.errors import ConfigError, UsageError
 from mrcd.fleet import report
 from mrcd.fleet.keys import FleetFile, denial_value
 from mrcd.fleet.member import FleetMember
@@ -30,6 +33,7 @@ class FleetApi:
 
     def __init__(self, daemon: Daemon, reloader: Reloader, member: FleetMember) -> None:
         self._daemon, self._reloader, self._member = daemon, reloader, member
+        self._named: tuple[FleetFile | None, Sequence[str]] = None, ()  # a file in etcd, and the hosts in it
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the handlers."""
@@ -45,10 +49,21 @@ class FleetApi:
         """Return what etcd wants of all hosts, and what each of them says."""
         etcd, keys = self._member.connected()
         snapshot = await etcd.read(keys.all)
-        hosts = [h.name for h in self._daemon.plan.config.hosts]
         wanted, reports = keys.wanted(snapshot.values), keys.reports(snapshot.values)
+        running = [h.name for h in self._daemon.plan.config.hosts]
+        hosts = [*running, *(await self._names_in(wanted.file) if wanted.file else ())]
         found = report.fleet(wanted, reports, hosts, time.time())
         return web.json_response(found | {"etcd": self._member.brief()["etcd"], "connected": etcd.endpoint})
+
+    async def _names_in(self, file: FleetFile) -> Sequence[str]:
+        """Return the hosts that a file names, also if this host refuses it; none if it cannot be read."""
+        if file != self._named[0]:
+            try:
+                config = await asyncio.to_thread(cluster_file.parse, file.text, "etcd")
+                self._named = file, [h.name for h in config.hosts]
+            except ConfigError:
+                self._named = file, ()
+        return self._named[1]
 
     # ---- the cluster file ----
 
@@ -105,7 +120,7 @@ class FleetApi:
             return _done(target, f"{target} is not denied: {host} would refuse it: {why}", [], is_refused=True)
         key = keys.denial(target)
         before = keys.wanted((await etcd.read(key)).values).denials.get(target)
-        if before is not None:  # as with a denial of one host, its end and its reason are kept
+        if before is not None and before.left_s(now):  # as with a denial of one host, its end and its reason are kept
             for_s = before.left_s(now) if for_s is None else for_s
             asked = dataclasses.replace(asked, reason=reason or before.reason)
         lease = 0

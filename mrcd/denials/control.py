@@ -173,8 +173,9 @@ class DenialControl:
                 self._end(self.denials, t, "allow", uid)
             if ended:
                 self._wake.set()
-                self.denials.save()
             _, allowed = await self._apply(target)
+            if ended:
+                self.denials.save()  # after the tables: a restart adopts EVs that are denied without a record
             evs = [] if target is None else await self._enforcement.evs(target)
             covering = [by for row, ev in evs if (by := self._enforcement.target_of(row, ev)) is not None]
             others = [(t, t not in self.denials) for t in dict.fromkeys(covering)]
@@ -201,33 +202,34 @@ class DenialControl:
 
     # ---- fleet-wide denials ----
 
-    async def follow_fleet(self, wanted: Mapping[Target, Denial]) -> dict[Target, str]:
+    async def follow_fleet(self, wanted: Mapping[Target, Denial]) -> dict[Denial, str]:
         """Have exactly these fleet-wide denials in force. Returns those that this host refuses, with reasons.
 
         A host refuses a denial that `deny` would refuse here. Raises MrcdError if the tables refuse.
         """
-        fleet_wide, refused = self.fleet_wide, dict[Target, str]()
+        fleet_wide, refused = self.fleet_wide, dict[Denial, str]()
         async with self._lock:
+            self._wake.set()  # `run` ends them in time, and tries again what the tables refuse
             ended = [t for t in fleet_wide if t not in wanted]
             for t in ended:
                 self._end(fleet_wide, t, "allow")
-            if ended:
+            if ended or self._enforcement.is_pending:
                 await self._enforcement.apply()  # before the floors are checked
+            if ended:
+                fleet_wide.save()
             new = [d for d in wanted.values() if d != fleet_wide.get(d.target) and d.left_s(fleet_wide.wall())]
             for d in sorted(new, key=lambda d: d.since):
                 why = await self._refusal(d)
                 if why is not None:
-                    refused[d.target] = why
+                    refused[d] = why
                     continue
                 evs = await self._enforcement.evs(d.target)
                 self._enforcement.keep_losses(d.target, evs)
                 fleet_wide.enter(d)
                 self._enforcement.keep_evs(d.target, evs)
                 fleet_wide.add_event("drain" if d.drain else "deny", d.target)
-                await self._enforcement.apply()  # the floors of the next denial are checked by the tables
-            if ended or len(refused) < len(new):
-                self._wake.set()
                 fleet_wide.save()
+                await self._enforcement.apply()  # the floors of the next denial are checked by the tables
         return refused
 
     async def refusal(self, denial: Denial) -> str | None:
@@ -248,13 +250,17 @@ class DenialControl:
         short = [] if d.forced or before else self._short(await self._enforcement.evs(d.target))
         return answers.refusal(short) if short else None
 
-    async def fleet_traffic(self) -> list[Document]:
+    async def fleet_traffic(self) -> list[Document] | None:
         """Return what each fleet-wide denial has left in flight on this host, for its report.
 
-        Waits while paths change: until the new ones are denied, nothing can be said about them.
+        Waits while paths change: until the new ones are denied, nothing can be said about them. None while the tables
+        refuse what is in force.
         """
         async with self._lock:
-            return [{"target": str(t)} | self._enforcement.traffic(t) for t in self.fleet_wide]
+            if self._enforcement.is_pending:
+                return None
+            fleet_wide = self.fleet_wide
+            return [{"target": str(t), "since": fleet_wide[t].since} | self._enforcement.traffic(t) for t in fleet_wide]
 
     # ---- documents ----
 
@@ -299,13 +305,13 @@ class DenialControl:
     async def update(self) -> None:
         """End expired denials; save and apply what failed before. Raises MrcdError."""
         async with self._lock:
-            has_expired = False
+            has_changed = self._enforcement.is_pending
             for denials in self._lists:
-                expired = denials.expired()
-                for t in expired:
+                for t in denials.expired():
                     self._end(denials, t, "expired")
-                if expired or denials.unsaved:
-                    denials.save()
-                has_expired |= bool(expired)
-            if has_expired or self._enforcement.is_pending:
+                    has_changed = True
+            if has_changed:
                 await self._enforcement.apply()
+            for denials in self._lists:
+                if has_changed or denials.unsaved:
+                    denials.save()

@@ -220,6 +220,8 @@ class Etcd:
             raise EtcdAway(_why(e)) from None
 
     async def _post_once(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
+        if self._session.closed:  # under a request that came while the connection was lost
+            raise EtcdAway("this host is connecting anew")
         try:
             async with self._session.post(url, json=body, headers=self._headers()) as response:
                 content = await response.read()

@@ -68,6 +68,7 @@ class _File(BaseModel):
 
 class _Traffic(BaseModel):
     target: _Text
+    since: float
     evs: _Count
     in_flight_packets: _Count
     unreported_evs: _Count
@@ -77,6 +78,7 @@ class _Traffic(BaseModel):
 
 class _RefusedDenial(BaseModel):
     target: _Text
+    since: float
     why: _Text
 
 
@@ -132,7 +134,7 @@ class Keys:
                     report = _Report.model_validate(_document(value.data))
                 except (ValueError, RecursionError):
                     continue
-                found[key.removeprefix(self.hosts)] = report.model_dump()
+                found[_printable(key.removeprefix(self.hosts))] = report.model_dump()
         return found
 
 

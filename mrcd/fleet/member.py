@@ -21,7 +21,7 @@ from typing import Any
 
 from mrcd.config.fleet import Fleet
 from mrcd.denials.control import DenialControl
-from mrcd.denials.policy import Target
+from mrcd.denials.policy import Denial
 from mrcd.errors import MrcdError, UsageError
 from mrcd.fleet import report
 from mrcd.fleet.etcd import Etcd, EtcdAway, Value
@@ -58,7 +58,8 @@ class FleetMember:
         self._host, self._adopt, self._denials, self._events = host, adopt, denials, events
         self._etcd: Etcd | None = None
         self._wanted: Wanted | None = None  # None: unknown
-        self._refused: dict[Target, str] = {}
+        self._refused: dict[Denial, str] = {}
+        self._revision = source.wanted.generation if source.wanted else 0  # etcd's newest that this host has seen
         self._changed = asyncio.Event()  # what etcd wants
         self._applied = asyncio.Event()
 
@@ -129,7 +130,7 @@ class FleetMember:
         """Follow one endpoint until it fails. Raises MrcdError if no other one answers."""
         snapshot = await etcd.read(keys.want)
         values, endpoint = dict(snapshot.values), etcd.endpoint
-        self._take(snapshot.cluster, keys.wanted(values))
+        self._take(snapshot.cluster, snapshot.revision, keys.wanted(values))
         self._note_connected(endpoint)
         lease = _Lease(etcd, keys.host(self._host()))
         try:
@@ -149,19 +150,25 @@ class FleetMember:
                     values.pop(change.key, None)
                 else:
                     values[change.key] = change.value
+                    revision = max(revision, change.value.revision)
             if changes:
-                self._take(cluster, keys.wanted(values))
+                self._take(cluster, revision, keys.wanted(values))
 
-    def _take(self, cluster: str, wanted: Wanted) -> None:
+    def _take(self, cluster: str, revision: int, wanted: Wanted) -> None:
         """Have `wanted` applied, unless this is an etcd that knows nothing of this fleet."""
         known = self._wanted.unreadable if self._wanted else {}
         for key, why in wanted.unreadable.items():
             if key not in known:
                 log.error("etcd: %s: %s; it is ignored", key, why)
-        if self.source.cluster not in ("", cluster) and not (wanted.file or wanted.denials):
-            log.error("etcd: another, empty cluster (%s, not %s): nothing changes", cluster, self.source.cluster)
+        is_other = self.source.cluster not in ("", cluster)
+        # An etcd that was made anew with the same names has the same id, and counts its revisions from 1.
+        if (is_other or revision < self._revision) and not (wanted.file or wanted.denials):
+            log.error(
+                "etcd: an empty cluster (%s, revision %d) after %s, revision %d: nothing changes",
+                *(cluster, revision, self.source.cluster or "none", self._revision),
+            )
             return
-        self._wanted = wanted
+        self._wanted, self._revision = wanted, revision
         self.source.follow(cluster, wanted.file)
         self._changed.set()
 
@@ -197,13 +204,14 @@ class FleetMember:
         if self._wanted is None:
             return math.inf
         if self.source.has_news:
+            file = self.source.wanted  # a newer one may come meanwhile, which is not refused
             try:
                 await self._adopt()
             except MrcdError as e:
                 log.error("%s; the running configuration stays", e.args[0])
-                self.source.refused(str(e.args[0]))
+                self.source.refused(file, str(e.args[0]))
             except Exception as e:
-                self.source.refused(f"unexpected {type(e).__name__}: {e}")
+                self.source.refused(file, f"unexpected {type(e).__name__}: {e}")
                 raise
         try:
             self._refused = await self._denials.follow_fleet(self._wanted.denials)
@@ -220,10 +228,12 @@ class FleetMember:
         while True:
             self._applied.clear()
             denials = await self._denials.fleet_traffic()
-            await lease.write(report.document(self._host(), self.source, denials, self._refused))
-            is_draining = not all(d["empty"] for d in denials)
+            if denials is not None:
+                await lease.write(report.document(self._host(), self.source, denials, self._refused))
+            is_draining = denials is None or not all(d["empty"] for d in denials)
+            next_s = min(wait_s if is_draining else math.inf, self._denials.fleet_wide.next_end_s())
             try:
-                await asyncio.wait_for(self._applied.wait(), wait_s if is_draining else None)
+                await asyncio.wait_for(self._applied.wait(), None if math.isinf(next_s) else max(next_s, _REPORT_S[0]))
                 wait_s = _REPORT_S[0]
             except TimeoutError:
                 wait_s = min(2 * wait_s, _REPORT_S[1])

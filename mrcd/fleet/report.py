@@ -6,14 +6,14 @@ from typing import Any
 
 from mrcd import __version__
 from mrcd.denials import policy
-from mrcd.denials.policy import Denial, Target
+from mrcd.denials.policy import Denial
 from mrcd.fleet.keys import Wanted
 from mrcd.fleet.source import FileSource
 from mrcd.versions import SCHEMA_VERSION
 
 Document = dict[str, Any]
 
-_COUNTED = ("evs", "in_flight_packets", "unreported_evs", "lost_packets")
+_COUNTED = ("evs", "in_flight_packets", "unreported_evs")
 
 
 def file_part(source: FileSource) -> Document:
@@ -27,14 +27,14 @@ def file_part(source: FileSource) -> Document:
     }
 
 
-def document(host: str, source: FileSource, denials: Sequence[Document], refused: Mapping[Target, str]) -> Document:
+def document(host: str, source: FileSource, denials: Sequence[Document], refused: Mapping[Denial, str]) -> Document:
     """Return the report of a host: its version, its file, and what it makes of the fleet-wide denials."""
     return {
         "host": host,
         "version": __version__,
         "file": file_part(source),
         "denials": list(denials),
-        "refused_denials": [{"target": str(t), "why": why} for t, why in refused.items()],
+        "refused_denials": [{"target": str(d.target), "since": d.since, "why": why} for d, why in refused.items()],
     }
 
 
@@ -51,7 +51,7 @@ def fleet(wanted: Wanted, reports: Mapping[str, Document], hosts: Iterable[str],
         "schema_version": SCHEMA_VERSION,
         "file": {"generation": file.generation, "sha256": file.sha256} if file else None,
         "hosts": states,
-        "denials": [_denial(d, reports, names, now) for d in wanted.denials.values()],
+        "denials": [_denial(d, reports, names, now) for d in wanted.denials.values() if d.left_s(now)],
         "unreadable": [{"key": key, "why": why} for key, why in wanted.unreadable.items()],
     }
 
@@ -71,11 +71,14 @@ def _host(name: str, report: Document | None, generation: int | None) -> Documen
 
 
 def _denial(d: Denial, reports: Mapping[str, Document], names: Iterable[str], now: float) -> Document:
-    """Return a fleet-wide denial with what the hosts say about it."""
-    target = str(d.target)
-    found = {name: entry for name, r in reports.items() for entry in r["denials"] if entry["target"] == target}
-    refused = {name: e["why"] for name, r in reports.items() for e in r["refused_denials"] if e["target"] == target}
-    totals = {key: sum(entry[key] or 0 for entry in found.values()) for key in _COUNTED}
+    """Return a fleet-wide denial with what the hosts say about it, and not about an earlier one of its target."""
+    this = str(d.target), d.since
+    found = {name: e for name, r in reports.items() for e in r["denials"] if (e["target"], e["since"]) == this}
+    refused = {
+        name: e["why"] for name, r in reports.items() for e in r["refused_denials"] if (e["target"], e["since"]) == this
+    }
+    totals = {key: sum(entry[key] for entry in found.values()) for key in _COUNTED}
+    lost = [entry["lost_packets"] for entry in found.values()]
     return policy.brief(d, d.left_s(now)) | {
         "hosts": len(list(names)),
         "denied_hosts": len(found),
@@ -85,4 +88,5 @@ def _denial(d: Denial, reports: Mapping[str, Document], names: Iterable[str], no
         "away_hosts": [name for name in names if name not in reports],
         "refused": [{"host": name, "why": why} for name, why in refused.items()],
         **totals,
+        "lost_packets": None if None in lost else sum(lost),  # None: a daemon has restarted since
     }

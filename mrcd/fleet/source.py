@@ -99,10 +99,10 @@ class FileSource:
         self.keep()
         self.changed.set()
 
-    def refused(self, why: str) -> None:
-        """Note that this host does not run the newest file from etcd."""
-        if self.wanted is not None:
-            self.refusal = Refusal(self.wanted, why)
+    def refused(self, file: FleetFile | None, why: str) -> None:
+        """Note that this host does not run a file from etcd."""
+        if file is not None:
+            self.refusal = Refusal(file, why)
 
     def keep(self) -> None:
         """Write the running file to the disk if it is not there. Logs errors: the file is in force all the same."""

@@ -2,6 +2,7 @@
 """Tests the API of the fleet: what is written to etcd, and what is refused before."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,8 @@ from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 from mrcd.denials import file, policy
 from mrcd.errors import UsageError
-from mrcd.fleet.keys import Keys
+from mrcd.fleet.etcd import Value
+from mrcd.fleet.keys import Keys, denial_value
 from mrcd.fleet.source import FileSource
 from tests.unit.arrays import TEXT
 from tests.unit.memory_etcd import MemoryEtcd
@@ -95,6 +97,21 @@ def test_a_repeated_denial_keeps_its_end_and_its_reason(fleet: Fleet) -> None:
     fleet.post("deny", target=["t1:1:2"], **{"for": "always"})
     assert fleet.denial().until is None
     assert fleet.etcd.leases == {KEYS.denial(T1): 0}
+
+
+def test_a_denial_that_has_ended_leaves_no_end_to_the_next(fleet: Fleet) -> None:
+    ended = policy.Denial(T1, time.time() - 60, time.time() - 1, "fan")
+    fleet.etcd.values[KEYS.denial(T1)] = Value(denial_value(ended), 1)
+    fleet.post("deny", target=["t1:1:2"])
+    assert (fleet.denial().until, fleet.denial().reason) == (None, "")
+
+
+def test_hosts_of_a_file_that_this_host_does_not_run_are_counted(fleet: Fleet) -> None:
+    for text, hosts in ((TEXT.replace('"h0"', '"hx"'), 1), ("planets = 4", 0)):
+        fleet.etcd.values[KEYS.file] = Value(text.encode(), len(text))
+        found = fleet.ask(lambda c: c.get("/v1/fleet"))["hosts"]
+        assert sum(h["host"] == "hx" for h in found) == hosts
+        assert sum(h["host"] == "h0" for h in found) == 1
 
 
 def test_a_denial_that_this_host_would_refuse_is_not_written(fleet: Fleet) -> None:

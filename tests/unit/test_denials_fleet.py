@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests fleet-wide denials beside those of one host, over emulated tables and programs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from mrcd.denials import file, policy
 from mrcd.denials.policy import Denial, Target
+from mrcd.errors import MachineError
 from mrcd.tables.enums import EvState
 from tests.unit.test_denial_control import Host
 
@@ -26,14 +27,19 @@ def target(text: str) -> Target:
 def follow(host: Host, *texts: str, **more: Any) -> Mapping[Target, str]:
     """Has these fleet-wide denials in force, and returns the refused ones."""
     wanted = {target(t): Denial(target(t), host.wall, **({"host": "h9"} | more)) for t in texts}
-    found: dict[Target, str] = host.run(host.control.follow_fleet(wanted))
-    return found
+    found: dict[Denial, str] = host.run(host.control.follow_fleet(wanted))
+    return {d.target: why for d, why in found.items()}
 
 
 def traffic(host: Host) -> dict[str, Any]:
     """Returns what the host reports about the first denial."""
     found: list[dict[str, Any]] = host.run(host.control.fleet_traffic())
     return found[0]
+
+
+def of_whom(host: Host) -> list[tuple[str, str | None]]:
+    """Returns the targets of all denials in force, with the hosts on which fleet-wide ones were asked for."""
+    return [(d["target"], d["host"]) for d in host.control.document()["denials"]]
 
 
 def test_exactly_what_is_wanted_is_in_force(host: Host) -> None:
@@ -102,7 +108,7 @@ def test_what_is_in_flight_is_reported(host: Host) -> None:
     follow(host, "t1:1:2")
     assert traffic(host)["evs"] == 2
     assert set(traffic(host)) == {
-        *("target", "evs", "in_flight_packets", "unreported_evs", "empty", "lost_packets"),
+        *("target", "since", "evs", "in_flight_packets", "unreported_evs", "empty", "lost_packets"),
     }
 
 
@@ -116,3 +122,65 @@ def test_a_refused_denial_comes_into_force_when_it_can(host: Host) -> None:
     assert not follow(host, "plane:1")
     assert host.denied() == {4, 5, 6, 7}
     assert np.count_nonzero(evs["state"] == EvState.DENIED) == 9
+
+
+# ---- tables that refuse, and daemons that die ----
+
+
+@pytest.fixture
+def refusing(host: Host, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Has the tables refuse every change, or take it again."""
+    set_state = host.bench.programs.set_state
+
+    def refuse(*_: Any) -> bool:
+        raise MachineError("run a program: Cannot allocate memory (ENOMEM)")
+
+    return lambda on: monkeypatch.setattr(host.bench.programs, "set_state", refuse if on else set_state)
+
+
+def test_a_denial_that_the_tables_refuse_is_not_reported_until_it_is_there(
+    host: Host, refusing: Callable[[bool], None]
+) -> None:
+    refusing(True)
+    with pytest.raises(MachineError):
+        follow(host, "t1:1:2")
+    assert host.run(host.control.fleet_traffic()) is None
+    refusing(False)
+    follow(host, "t1:1:2")
+    assert (host.denied(), traffic(host)["empty"]) == ({6}, True)
+    refusing(True)
+    with pytest.raises(MachineError):
+        follow(host)
+    assert host.run(host.control.fleet_traffic()) is None
+    refusing(False)
+    host.later(1)
+    assert (host.denied(), host.run(host.control.fleet_traffic())) == (set(), [])
+
+
+@pytest.mark.parametrize("end", [follow, lambda host: host.later(61)], ids=["ended", "expired"])
+def test_a_daemon_that_dies_within_a_change_leaves_a_record_of_it(
+    host: Host, refusing: Callable[[bool], None], end: Callable[[Host], Any]
+) -> None:
+    refusing(True)
+    with pytest.raises(MachineError):
+        follow(host, "t1:1:2", until=host.wall + 60)
+    refusing(False)
+    host.again()
+    assert (host.denied(), of_whom(host)) == ({6}, [("t1:1:2", "h9")])
+    refusing(True)
+    with pytest.raises(MachineError):
+        end(host)
+    refusing(False)
+    host.again()
+    follow(host)
+    assert (host.denied(), of_whom(host)) == (set(), [])
+
+
+def test_an_own_denial_whose_end_the_tables_refuse_is_on_record(host: Host, refusing: Callable[[bool], None]) -> None:
+    host.deny("t1:1:2", reason="fan")
+    refusing(True)
+    with pytest.raises(MachineError):
+        host.allow("t1:1:2")
+    refusing(False)
+    host.again()
+    assert [d["reason"] for d in host.control.document()["denials"]] == ["fan"]

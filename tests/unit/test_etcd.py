@@ -181,6 +181,16 @@ def test_requests_side_by_side_each_ask_all_endpoints(plain: Server, monkeypatch
         assert all(using(Fleet(etcd=urls), work))
 
 
+def test_a_request_after_the_end_of_the_client_says_so(plain: Server) -> None:
+    async def work() -> None:
+        async with Etcd(Fleet(etcd=[plain.url])) as etcd:
+            pass
+        with pytest.raises(EtcdAway, match="this host is connecting anew"):
+            await etcd.read("/")
+
+    asyncio.run(work())
+
+
 # ---- TLS and users ----
 
 

@@ -33,10 +33,23 @@ def values(**of_hosts: dict[str, Any]) -> dict[str, Value]:
 
 
 def said(
-    generation: int | None = 7, refused: str | None = None, *, in_flight: int = 0, denies: bool = True, why: str = ""
+    generation: int | None = 7,
+    refused: str | None = None,
+    *,
+    in_flight: int = 0,
+    denies: bool = True,
+    why: str = "",
+    since: float = NOW,
+    lost: int | None = 0,
 ) -> dict[str, Any]:
-    """Returns the report of a host. `why`: it refuses the denial."""
-    counts = {"evs": 2, "in_flight_packets": in_flight, "unreported_evs": 0, "lost_packets": 0, "empty": not in_flight}
+    """Returns the report of a host. `why`: it refuses the denial that was made at `since`."""
+    counts = {
+        "evs": 2,
+        "in_flight_packets": in_flight,
+        "unreported_evs": 0,
+        "lost_packets": lost,
+        "empty": not in_flight,
+    }
     return {
         "host": "h",
         "version": "0.1.0",
@@ -45,8 +58,8 @@ def said(
             "sha256": "abc",
             "refused": {"generation": 7, "why": refused} if refused else None,
         },
-        "denials": [{"target": "t1:1:2"} | counts] if denies and not why else [],
-        "refused_denials": [{"target": "t1:1:2", "why": why}] if why else [],
+        "denials": [{"target": "t1:1:2", "since": since} | counts] if denies and not why else [],
+        "refused_denials": [{"target": "t1:1:2", "since": since, "why": why}] if why else [],
     }
 
 
@@ -107,6 +120,7 @@ def test_a_report_that_is_none_is_left_out(data: bytes) -> None:
 def test_a_report_cannot_control_the_terminal() -> None:
     (found,) = KEYS.reports({KEYS.host("h0"): Value(report_value(said(5, "\x1b[2Jbad\n")), 1)}).values()
     assert found["file"]["refused"]["why"] == "?[2Jbad?"
+    assert list(KEYS.reports({KEYS.host("\x1b[2J"): Value(report_value(said()), 1)})) == ["?[2J"]
 
 
 # ---- the reports ----
@@ -116,10 +130,10 @@ def test_a_host_reports_its_file_and_what_it_refuses(tmp_path: Path) -> None:
     source = FileSource(tmp_path / "mrcd.toml", tmp_path)
     source.running = Loaded(source.read(OWN), OWN, FleetFile(7, OWN))
     source.refusal = Refusal(FleetFile(8, "x"), "bad")
-    found = report.document("h0", source, [], {T1: "no"})
+    found = report.document("h0", source, [], {denial(): "no"})
     assert (found["host"], found["file"]["generation"]) == ("h0", 7)
     assert found["file"]["refused"] == {"generation": 8, "why": "bad"}
-    assert found["refused_denials"] == [{"target": "t1:1:2", "why": "no"}]
+    assert found["refused_denials"] == [{"target": "t1:1:2", "since": NOW, "why": "no"}]
     assert json.loads(report_value(found))["file"]["sha256"] == FleetFile(7, OWN).sha256
 
 
@@ -152,6 +166,24 @@ def test_the_totals_of_a_denial() -> None:
     assert (d["hosts"], d["denied_hosts"], d["drained_hosts"], d["in_flight_packets"]) == (3, 2, 1, 3)
     assert (d["waiting_hosts"], d["away_hosts"], d["not_empty_hosts"]) == ([], [], ["h1"])
     assert d["refused"] == [{"host": "h2", "why": "too few"}]
+
+
+def test_what_hosts_say_of_an_earlier_denial_of_a_target_does_not_count() -> None:
+    old = NOW - 60
+    (d,) = document(h0=said(), h1=said(since=old), h2=said(why="too few", since=old))["denials"]
+    assert (d["denied_hosts"], d["waiting_hosts"], d["refused"]) == (1, ["h1", "h2"], [])
+
+
+def test_a_denial_that_has_ended_is_not_there() -> None:
+    found = {KEYS.denial(T1): Value(denial_value(Denial(T1, NOW - 60, NOW)), 8)}  # etcd forgets it later
+    assert report.fleet(KEYS.wanted(found), {}, HOSTS, NOW)["denials"] == []
+
+
+def test_losses_are_unknown_if_a_host_does_not_know_its_own() -> None:
+    found = document(h0=said(), h1=said(lost=None), h2=said())
+    assert found["denials"][0]["lost_packets"] is None
+    progress = documents.drained(found, "t1:1:2")
+    assert (progress.text, progress.done) == ("3 of 3 hosts drained, 0 packets left, losses unknown", True)
 
 
 # ---- progress ----
@@ -211,3 +243,9 @@ def test_hosts_that_refuse_for_one_reason_share_a_line() -> None:
     assert "g0, g1, g2, g3, g4 and 3 more refuse the cluster file: bad; g8 refuses the cluster file: worse" in found
     lines = documents.fleet_lines(document(**many), all_=False, colour=False)
     assert lines[2] == "hosts       0 of 12 run it, 9 refusing it, 3 away"
+
+
+@pytest.mark.parametrize("file", [None, {"generation": 6}])
+def test_a_file_that_is_no_longer_in_etcd_is_not_done(file: dict[str, Any] | None) -> None:
+    found = documents.adopted(document(h0=said(), h1=said(), h2=said()) | {"file": file}, 7)
+    assert (found.text, found.done) == ("generation 7 is no longer in etcd", False)

@@ -94,7 +94,7 @@ def test_a_refused_file_is_tried_again_only_if_it_changes(path: Path) -> None:
     source.follow("1", FleetFile(5, "bad ["))
     with pytest.raises(ConfigError, match="generation 5 in etcd: not valid TOML"):
         source.load()
-    source.refused("not valid")
+    source.refused(source.wanted, "not valid")
     assert not source.follow("1", FleetFile(5, "bad ["))
     assert source.refusal
     assert source_of(path).wanted is None  # only what has run is kept
@@ -247,9 +247,9 @@ class Applied:
             raise MrcdError("the kernel refused")
         adopt(self.source)
 
-    def take(self, cluster: str, wanted: Wanted) -> None:
+    def take(self, cluster: str, wanted: Wanted, revision: int = 9) -> None:
         async def both() -> None:
-            self.member._take(cluster, wanted)
+            self.member._take(cluster, revision, wanted)
             await self.member._apply()
 
         asyncio.run(both())
@@ -291,7 +291,7 @@ def test_an_empty_etcd_of_another_cluster_changes_nothing(path: Path, caplog: py
     applied = Applied(path)
     applied.take("1", wanted(None, "plane:0"))
     applied.take("2", wanted(None))
-    assert "another, empty cluster (2, not 1)" in caplog.text
+    assert "an empty cluster (2, revision 9) after 1, revision 9: nothing changes" in caplog.text
     assert applied.denied[-1] == ["plane:0"]
     again = Applied(path)  # the id is on disk, though no file ever was in etcd
     again.take("2", wanted(None))
@@ -303,13 +303,41 @@ def test_an_empty_etcd_of_another_cluster_changes_nothing(path: Path, caplog: py
     assert again.denied[-1] == ["plane:1"]
 
 
+def test_an_etcd_that_was_made_anew_with_the_same_id_changes_nothing(path: Path) -> None:
+    applied = Applied(path)
+    applied.take("1", wanted(FleetFile(5, NEW), "plane:0"), 9)
+    applied.take("1", wanted(None), 3)
+    assert applied.denied[-1] == ["plane:0"]
+    applied.take("1", wanted(None), 10)  # somebody has deleted both
+    assert applied.denied[-1] == []
+    again = Applied(path)  # the file's generation is on disk
+    again.take("1", wanted(None), 3)
+    assert again.denied == []
+
+
+def test_a_file_that_comes_while_another_is_refused_is_tried(path: Path) -> None:
+    applied = Applied(path)
+    adopt_ = applied.adopt
+
+    async def refuse() -> None:
+        applied.member._take("1", 9, wanted(FleetFile(6, NEW)))
+        raise MrcdError("bad")
+
+    applied.member._adopt = refuse
+    applied.take("1", wanted(FleetFile(5, "planets = 4\n")))
+    assert applied.member.brief()["refused"] == {"generation": 5, "why": "bad"}
+    applied.member._adopt = adopt_
+    asyncio.run(applied.member._apply())
+    assert applied.member.brief()["generation"] == 6
+
+
 def test_a_change_during_a_reload_does_not_load_the_file_twice(path: Path) -> None:
     applied = Applied(path)
     adopt_, count = applied.adopt, []
 
     async def slow() -> None:
         count.append(1)
-        applied.member._take("1", wanted(FleetFile(5, NEW), "plane:0"))
+        applied.member._take("1", 9, wanted(FleetFile(5, NEW), "plane:0"))
         await adopt_()
 
     applied.member._adopt = slow

@@ -75,7 +75,8 @@ def drained(document: Document, target: str) -> Progress:
     if d["not_empty_hosts"]:
         unreported = f", {d['unreported_evs']} EVs without a report" if d["unreported_evs"] else ""
         why.append(f"packets may be in flight from {some(d['not_empty_hosts'])}{unreported}")
-    left = f"{d['in_flight_packets']} packets left, {d['lost_packets']} lost"
+    lost = "losses unknown" if d["lost_packets"] is None else f"{d['lost_packets']} lost"
+    left = f"{d['in_flight_packets']} packets left, {lost}"
     said = f"{d['drained_hosts']} of {d['hosts']} hosts drained, {left}"
     return Progress(said, d["drained_hosts"] == d["hosts"], why)
 
@@ -91,11 +92,13 @@ def allowed(document: Document, targets: Sequence[str]) -> Progress:
 
 
 def adopted(document: Document, generation: int) -> Progress:
-    """Return how many hosts run a generation of the cluster file, or a later one."""
+    """Return how many hosts run a generation of the cluster file."""
     hosts = document["hosts"]
     newest = (document["file"] or {}).get("generation", 0)
     if newest > generation:
         return Progress(f"generation {newest} was put meanwhile", False)
+    if newest < generation:
+        return Progress(f"generation {generation} is no longer in etcd", False)
     current = sum(h["state"] == "current" for h in hosts)
     return Progress(f"{current} of {len(hosts)} hosts run generation {generation}", current == len(hosts), _late(hosts))
 
