@@ -64,9 +64,11 @@ static __always_inline void note_answer(__u32 host_id, int is_expected)
 
 	if (!watch)
 		return;
-	if (watch->unanswered || watch->silent) {
+	if (watch->unanswered)
 		watch->unanswered = 0;
-		watch->silent = 0;
+	if (watch->silent == 1) {
+		watch->silent = MRC_HEARD_AGAIN;
+		watch->due_ns = 0;
 	}
 	if (watch->pending && is_expected)
 		watch->pending--;

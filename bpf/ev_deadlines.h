@@ -8,8 +8,8 @@
 #include "neighbours.h"
 
 #define TICK_NS 20000000ULL /* longest time between two ticks */
-/* A packet of a failed EV that a report misses counts as lost if it has not arrived after this time: packets overtake
- * each other, by more where CPUs are busy.
+/* A packet of a failed EV that a report misses counts as lost if it has not arrived after this time, or after two
+ * probes: packets overtake each other, by more where CPUs are busy.
  */
 #define LATE_NS (2 * TICK_NS)
 
@@ -86,10 +86,10 @@ static __always_inline int is_in_use(const struct mrc_ev *ev)
 	return ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP;
 }
 
-/* Return 1 if an answer can come back on the EV: neither end is detached, and its plane has links. */
+/* Return 1 if an answer can come back on the EV: neither end is detached, the peer answers, and the plane has links. */
 static __always_inline int can_answer(const struct tick *t, const struct mrc_ev *ev)
 {
-	return !t->detached && t->clock->linked & (1u << (ev->plane & 31));
+	return !t->detached && !t->watch->silent && t->clock->linked & (1u << (ev->plane & 31));
 }
 
 /* Serve an EV in use: raise its weight, or probe it while it lags, less and less often. Clears the deadline when the EV
@@ -111,7 +111,7 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 			set_deadline(t->sweep.request.host_id, number);
 		return;
 	}
-	if (!can_answer(t, ev) || t->watch->silent)
+	if (!can_answer(t, ev))
 		return; /* no report can tell of it */
 	if (aged(t->clock->now_ns, stats->probe_after_ns, 0)) {
 		t->sweep.request.kind = MRC_PROBE_SUSPICION;
@@ -127,7 +127,7 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 
 enum hold_down {
 	HOLD_DOWN_GOES_ON,
-	HOLD_DOWN_BEGAN_ANEW, /* a packet is lost, so the EV's rank may have changed */
+	HOLD_DOWN_BEGAN_ANEW, /* a packet of an EV that answers is lost, so its rank has changed */
 	HOLD_DOWN_OVER,
 };
 
@@ -138,16 +138,18 @@ __noinline int serve_hold_down(__u32 index, __u64 now, int answers)
 {
 	struct mrc_path_stats *stats = path_stats_at(index);
 	const struct mrc_ev *ev = ev_at(index);
-	__u64 well_ns;
+	__u64 well_ns, probes_ns = 2 * settings.probe_interval_us * NS_PER_US;
 
 	if (!stats || !ev)
 		return HOLD_DOWN_GOES_ON;
-	if (stats->lag_ns && aged(now, stats->lag_ns, LATE_NS)) {
+	if (stats->lag_ns && aged(now, stats->lag_ns, probes_ns > LATE_NS ? probes_ns : LATE_NS)) {
 		stats->lag_ns = 0;
 		stats->loss_ns = now;
-		return HOLD_DOWN_BEGAN_ANEW;
+		return stats->good ? HOLD_DOWN_BEGAN_ANEW : HOLD_DOWN_GOES_ON;
 	}
-	if (!answers || !(stats->good | stats->lag_ns)) {
+	if (!answers)
+		stats->good = 0; /* reports from before prove nothing */
+	if (!(stats->good | stats->lag_ns) || !answers) {
 		stats->loss_ns = now;
 		return HOLD_DOWN_GOES_ON;
 	}
@@ -173,7 +175,7 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 		t->changed |= transit(host_id, number, state, MRC_EV_GOOD, MRC_REASON_HEALED);
 		return;
 	}
-	if (!can_answer(t, ev) || t->watch->silent)
+	if (!can_answer(t, ev))
 		return; /* the sweeps probe it */
 	if (!aged(t->clock->now_ns, stats->probe_after_ns, 0)) {
 		set_peer_due(t, stats->probe_after_ns);

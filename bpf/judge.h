@@ -181,13 +181,15 @@ static __always_inline void update_path_stats(struct judging *j, struct mrc_ev *
 {
 	int is_failed = ev->state == MRC_EV_ASSUMED_BAD;
 
-	if (is_failed && (delta->missed < stats->missed || delta->deficit < stats->deficit))
-		stats->lag_ns = 0; /* what was missing has arrived late */
+	if (is_failed && stats->lag_ns && (__s16)(delta->missed + delta->deficit - stats->burst_end) <= 0)
+		stats->lag_ns = 0; /* all that was missing has arrived late */
 	if (delta->has_new_loss) {
 		if (!is_failed)
 			stats->loss_ns = j->now;
-		else if (!stats->lag_ns)
+		else if (!stats->lag_ns) {
 			stats->lag_ns = j->now; /* the hold-down begins anew if it stays missing */
+			stats->burst_end = stats->missed + stats->deficit;
+		}
 		stats->good = 0;
 		stats->lost_bursts += !delta->has_arrivals && delta->missed > stats->missed;
 	}
@@ -254,6 +256,7 @@ static long judge_ev(__u64 i, void *context)
 	if (stats->generation != j->generation) {
 		clear_lag(j, ev, stats, number);
 		begin_generation(stats, ev, count, j->generation, j->now);
+		j->changed = 1; /* its rank may have */
 		return 0;
 	}
 	fade_window(stats, j->now);

@@ -77,7 +77,9 @@ struct mrc_path_stats {
 	__u16 missed; /* probes known to be lost in this generation */
 	__u32 reply_seq; /* newest probe answered */
 	__u16 good; /* reports in a row with new arrivals and without new losses; stops at 65535 */
-	__u16 burst_end; /* while the EV lags: probe_seq at the end of its newest probe burst */
+	__u16 burst_end; /* while the EV lags: probe_seq at the end of its newest probe burst; if it failed: how many
+			  * packets were lost before the one that is missing now
+			  */
 	__u32 judged_tx; /* newest mark judged */
 	__u32 window_tx; /* packets judged in the loss window, which is halved twice per period */
 	__u32 window_lost; /* of these, lost packets */
@@ -225,11 +227,12 @@ struct mrc_watch {
 	__u16 next; /* EV at which the next sweep begins */
 	__u8 unanswered; /* sweeps in a row without a reply; stops at 255 */
 	__u8 pending; /* unanswered probes, without a report, of EVs that work; stops at 255 */
-	__u8 silent; /* 1 = the peer answers nothing */
+	__u8 silent; /* 1 = the peer answers nothing; then MRC_HEARD_AGAIN, until the tick serves it */
 	__u8 linked; /* planes with a link at both ends when the tick last served the peer */
 	__u8 announce; /* reports to request now; daemon: 1 = have a request carry this host's new status */
 	__u8 timed_out; /* 1 = a flow has stopped: sweep the peer */
 };
+#define MRC_HEARD_AGAIN 2 /* mrc_watch.silent: the peer answers again, and its EVs' hold-downs are to begin anew */
 _Static_assert(sizeof(struct mrc_watch) == 64, "mrc_watch is one cache line");
 
 /* Why a probe request is sent. */

@@ -110,7 +110,7 @@ def _path(tables: Tables, plan: Plan, e: EV, usable: bool, now: int) -> Document
 def _hold_down_s(plan: Plan, ev: Mapping[str, int], stats: Mapping[str, int], now: int) -> float:
     """Return the remaining time without loss after which an EV returns."""
     held = int(hold_down_ns(plan.config.health, ev["flaps"]))
-    well = stats["good"] > 0 and not stats["lag_ns"]
+    well = stats["good"] or stats["lag_ns"]  # what is missing may be late
     begun = max(ev["state_since_ns"], stats["loss_ns"]) if well else now
     return max(0, begun + held - now) / 1e9
 

@@ -108,6 +108,16 @@ def test_a_missing_probe_of_a_failed_ev_may_still_be_late(bench: Bench) -> None:
     assert state(bench, 5)[0] == EvState.ASSUMED_BAD
 
 
+def test_a_late_probe_of_a_failed_ev_hides_no_other_that_is_missing(bench: Bench) -> None:
+    r, stats = Reporter(bench), bench.path_stats(H2, 5)
+    bench.set_state(H2, EvState.ASSUMED_BAD, 5)
+    for arrive, missed in ((0, 1), (0, 2), (2, 1)):
+        probe_failed_ev(bench, r, arrive)
+        assert (stats["missed"], stats["lag_ns"] > 0) == (missed, True)
+    probe_failed_ev(bench, r, arrive=2)
+    assert (stats["missed"], stats["lag_ns"]) == (0, 0)
+
+
 def test_a_congested_ev_that_lags_is_left(bench: Bench) -> None:
     """Another CPU may have marked it between the read and the exchange of the state."""
     r = Reporter(bench)

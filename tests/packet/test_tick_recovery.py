@@ -95,6 +95,7 @@ def test_an_answer_resets_the_probe_interval_of_a_failed_ev(h2_bench: Bench, wir
     fail_ev(h2_bench, 5)
     run_ticks(h2_bench, 2000)
     reply(h2_bench, 5, tx_ns=now())
+    run_tick(h2_bench)  # the peer was silent
     probe_requests(wires)
     counts = []
     for _ in range(8):
@@ -174,16 +175,23 @@ def test_a_failed_ev_does_not_return_while_a_condition_is_missing(h2_bench: Benc
         assert state(h2_bench, 5)[0] is ASSUMED_BAD
 
 
+def return_after_hold_down(bench: Bench) -> None:
+    """Has h2, which was silent, answer again, and EV 5 return after a whole hold-down and no sooner."""
+    record_arrivals(bench, 5)
+    run_tick(bench)
+    record_arrivals(bench, 5, reports=HEALTH.good_probes)
+    run_tick(bench, HEALTH.hold_down_ms // 2)
+    assert state(bench, 5)[0] is ASSUMED_BAD
+    run_tick(bench, HEALTH.hold_down_ms)
+    assert state(bench, 5)[0] is GOOD
+
+
 def test_the_hold_down_begins_with_the_first_arrival_and_not_with_the_last_loss(h2_bench: Bench) -> None:
     """Probes are rare at that point: the time before the first arrival is no evidence of health."""
     fail_ev(h2_bench, 5)
     run_ticks(h2_bench, 5000)
     tick_h2_now(h2_bench)
-    record_arrivals(h2_bench, 5, reports=HEALTH.good_probes)
-    run_tick(h2_bench, HEALTH.hold_down_ms // 2)
-    assert state(h2_bench, 5)[0] is ASSUMED_BAD
-    run_tick(h2_bench, HEALTH.hold_down_ms)
-    assert state(h2_bench, 5)[0] is GOOD
+    return_after_hold_down(h2_bench)
 
 
 @pytest.mark.parametrize("late_ms", [0, 20, 80])
@@ -203,6 +211,16 @@ def test_the_hold_down_begins_anew_only_if_a_missing_packet_is_not_merely_late(h
     h2_bench.path_stats(H2, 5)["lag_ns"] = 0  # a report says that it has arrived
     assert (wait(300) is GOOD) == (late_ms <= 20)
     assert wait(HEALTH.hold_down_ms) is GOOD
+
+
+def test_an_ev_does_not_return_while_its_peer_answers_nothing(h2_bench: Bench) -> None:
+    fail_ev(h2_bench, 5)
+    run_tick(h2_bench)
+    record_arrivals(h2_bench, 5, reports=HEALTH.good_probes)
+    h2_bench.tables.watches["silent"][H2] = 1
+    run_ticks(h2_bench, 2 * HEALTH.hold_down_ms)
+    assert (state(h2_bench, 5)[0], h2_bench.path_stats(H2, 5)["good"]) == (ASSUMED_BAD, 0)
+    return_after_hold_down(h2_bench)
 
 
 @pytest.mark.clock

@@ -82,6 +82,7 @@ def test_a_peer_that_answers_nothing_is_silent_and_keeps_its_evs(h2_bench: Bench
     h2_bench.tables.watches["swept_ns"][H2] = 0
     tick_h2_now(h2_bench)
     reply(h2_bench, 5, tx_ns=now())
+    run_tick(h2_bench)
     assert h2_bench.tables.watches["silent"][H2] == h2_bench.tables.watches["unanswered"][H2] == 0
 
 

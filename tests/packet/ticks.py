@@ -7,6 +7,7 @@ from scapy.packet import Raw
 from labkit.cluster.patience import EMULATED
 from mrcd.config.cluster_file import Health
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from mrcd.tables.abi import HEARD_AGAIN
 from mrcd.tables.enums import EvState, Reason
 from tests.packet.cluster import ALL_PLANES, EVS, H2, SLOTS
 from tests.packet.reports import MS
@@ -62,7 +63,10 @@ def record_arrivals(bench: Bench, *evs: int, reports: int = 1) -> None:
     path_stats["good"][H2, list(evs)] += reports
     path_stats["reply_seq"][H2, list(evs)] = sent[H2, list(evs)]
     bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
-    bench.tables.watches["unanswered"][H2] = 0
+    watch = bench.tables.watches[H2]
+    watch["unanswered"] = 0
+    if watch["silent"]:
+        watch["silent"], watch["due_ns"] = HEARD_AGAIN, 0
 
 
 def reply(bench: Bench, ev: int, *, tx_ns: int) -> None:

@@ -250,7 +250,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """Returns the constants of the header, which BTF does not show, from the host compiler."""
     names = "ABI_VERSION WIRE_VERSION MAX_PLANES MAX_EVS_PER_PEER EV_WORDS MAX_SEGMENTS SRH_MAX HOP_LIMIT SPORT_BASE"
     more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED STATUS_PLAIN REPORT_EVS BALLAST REPORTS_KEPT REPORT_SLOTS WEIGHT_FULL"
-    more += " BUCKETS DST_ENTRIES REPLAY_WORDS STATUS_TAGS_ONLY"
+    more += " HEARD_AGAIN BUCKETS DST_ENTRIES REPLAY_WORDS STATUS_TAGS_ONLY"
     lines = [f"const unsigned {n} = MRC_{n};" for n in f"{names} {more}".split()]
     directory = tmp_path_factory.mktemp("constants")
     source, library = directory / "constants.c", directory / "constants.so"
@@ -285,6 +285,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ("REPORTS_KEPT", abi.REPORTS_KEPT),
         ("REPORT_SLOTS", abi.REPORT_SLOTS),
         ("WEIGHT_FULL", abi.WEIGHT_FULL),
+        ("HEARD_AGAIN", abi.HEARD_AGAIN),
         ("BUCKETS", abi.BUCKETS),
     ],
 )
