@@ -86,7 +86,8 @@ class PeerWatch:
             name, status, plane_mask = self.names[row], word >> 32, word & 0xFFFFFFFF
             self._known_heads[row] = word, heard
             if (heard_before, word_before >> 32) != (heard, status):
-                if heard:
+                is_first_look = word_before == _UNKNOWN_HEAD  # after a start: that a peer is attached is no news
+                if heard and not (is_first_look and not status & abi.STATUS_DETACHED):
                     after = "detached" if status & abi.STATUS_DETACHED else "attached"
                     self._events.add("peer", peer=name, reason="port_status", after=after)
             else:

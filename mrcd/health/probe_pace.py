@@ -9,8 +9,10 @@ too; the probes that are piggybacked on their packets do not count here.
 from dataclasses import dataclass
 
 from mrcd.config.cluster_file import Health
+from mrcd.fabric.topology import Plan
 
 _MS = 1_000_000
+_UNREACHABLE_NS = 3_000_000_000
 _MIN_WINDOW = 16  # EVs: fewer are not worth the cost of handling the peer
 
 
@@ -35,6 +37,14 @@ def pace(settings: Health, peers: int, evs: int, evs_per_peer: int) -> Pace:
     return Pace(window, max(interval_ns, peers * (window + 1) * 2_000_000_000 // settings.idle_probes))
 
 
-def silent_ns(pace: Pace, least_ns: int) -> int:
-    """Returns the silence after which a peer is unreachable: three intervals, at least `least_ns`."""
+def unreachable_ns(plan: Plan) -> int:
+    """Returns the silence after which a peer is unreachable: three intervals, at least three seconds.
+
+    With many peers it is longer: each is probed less often.
+    """
+    c = plan.config
+    return _silent_ns(pace(c.health, len(plan.peers), plan.ev_count, c.cluster.evs_per_peer), _UNREACHABLE_NS)
+
+
+def _silent_ns(pace: Pace, least_ns: int) -> int:
     return max(least_ns, 3 * pace.interval_ns)

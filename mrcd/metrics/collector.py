@@ -17,13 +17,13 @@ from prometheus_client.registry import Collector
 
 from mrcd import __version__
 from mrcd.daemon.daemon import Daemon
+from mrcd.health.probe_pace import unreachable_ns
 from mrcd.metrics import link_probes
 from mrcd.tables import histograms
 from mrcd.tables.abi import ABI_VERSION
 from mrcd.tables.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians
 from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import is_detached
-from mrcd.view.documents import unreachable_ns
 
 MOST_EV_SERIES = 220
 MOST_FAULT_SERIES = 32

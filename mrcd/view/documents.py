@@ -23,7 +23,7 @@ from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.links.watch import LinkWatch
-from mrcd.health.probe_pace import pace, silent_ns
+from mrcd.health.probe_pace import unreachable_ns
 from mrcd.loader import features
 from mrcd.net import other_programs, rps
 from mrcd.net.drivers import Segmentation
@@ -34,8 +34,6 @@ from mrcd.tables.enums import EvState, Reason
 from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 from mrcd.view import keys, links, path_map, paths, peers, probe_budget, running_file
-
-_UNREACHABLE_NS = 3_000_000_000
 
 Document = dict[str, Any]
 
@@ -266,12 +264,6 @@ class View:
     def histograms(self) -> list[Document]:
         """Return a document per histogram of the programs."""
         return histograms.documents(self._tables.histograms(), len(self._plan.interfaces))
-
-
-def unreachable_ns(plan_: Plan) -> int:
-    """Return the silence after which a peer is unreachable. With many peers it is longer: each is probed less often."""
-    c = plan_.config
-    return silent_ns(pace(c.health, len(plan_.peers), plan_.ev_count, c.cluster.evs_per_peer), _UNREACHABLE_NS)
 
 
 def pins_lost(pins: Path) -> str | None:

@@ -79,9 +79,9 @@ def test_the_event_says_how_much_it_explains() -> None:
     w.host.set("t1:1:2")
     w.look(2)
     (event,) = w.said()
-    assert event["kind"] == "fault"
+    assert (event["kind"], event["peer"], event["plane"]) == ("fault", None, 1)
     assert event["evidence"] == {"target": "t1:1:2", "evs": "6/6", "peers": "6/6", "or": "link:1:0:2"}
-    assert log_line(event) == "fault: present: t1 (target t1:1:2, evs 6/6, peers 6/6, or link:1:0:2)"
+    assert log_line(event) == "fault plane 1: present: t1 (target t1:1:2, evs 6/6, peers 6/6, or link:1:0:2)"
     assert "UTC fault t1:1:2: - → present, t1" in sentence(event)
 
 

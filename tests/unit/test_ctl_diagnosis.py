@@ -80,6 +80,8 @@ def test_nothing_is_well_while_mrcd_is_down() -> None:
     assert line.startswith("wrong now   mrcd is not running: nothing follows")
     (line,) = first_lines(daemon=down, probing={"tick_by": None})
     assert "what follows may be old" in line
+    (line,) = first_lines(daemon={"running": True, "uptime_s": None})
+    assert line.startswith("wrong now   mrcd runs, but does not answer on its socket")
 
 
 def test_an_older_daemon_makes_no_diagnosis() -> None:
@@ -106,6 +108,11 @@ def test_the_diagnosis_in_the_brief_line(mrcctl: Mrcctl, daemon: Daemon) -> None
         (status(LOSS), 1, f"WARNING - h0: {LOSS_SAID}{DATA.format(1)}"),
         (status(T1, LOSS), 2, f"CRITICAL - h0: t1 t1:1:2 or link:1:0:2: {T1['sentence']}; {LOSS_SAID}{DATA.format(2)}"),
         (status(daemon={"running": False}), 2, f"CRITICAL - h0: mrcd is not running{DATA.format(0)}"),
+        (
+            status(daemon={"running": True, "uptime_s": None}),
+            2,
+            f"CRITICAL - h0: mrcd runs, but does not answer{DATA.format(0)}",
+        ),
         (STATUS, 2, f"CRITICAL - h0: this mrcd makes no diagnosis: restart it{DATA.format(0)}"),
     ],
 )  # fmt: skip

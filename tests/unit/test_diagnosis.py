@@ -208,6 +208,13 @@ def test_a_host_alone_under_its_t0_cannot_tell_them_apart() -> None:
     )  # fmt: skip
 
 
+def test_one_neighbour_without_carrier_does_not_prove_that_the_t0_is_dead() -> None:
+    h = Host(text(hosts=2))
+    h.node["plane_mask"] = h.peers["plane_mask"][1] = 0b01
+    c = h.cause()
+    assert (c.target, c.or_targets, c.confidence) == ("t0:1:0", ("nic:h0:1",), Confidence.AMBIGUOUS)
+
+
 def test_a_peer_says_that_its_nic_is_down() -> None:
     h = Host().set("nic:h4:1", GONE | {"reason": Reason.PEER_LINK_DOWN})
     h.peers["plane_mask"][4] = 0b01
@@ -246,6 +253,35 @@ def test_a_detached_peer() -> None:
     h.peers["status"][4] = abi.STATUS_DETACHED
     c = h.cause()
     assert (c.kind, c.target, c.kind.severity) == (Kind.PEER_DETACHED, "peer:h4", Severity.WARNING)
+
+
+def test_a_detached_peer_that_answers_no_more_is_down() -> None:
+    h = Host()
+    h.peers["status"][4], h.peers["heard_ns"][4] = abi.STATUS_DETACHED, h.now - 3600 * S
+    assert h.found() == [("peer_down", "peer:h4")]
+
+
+def test_a_detached_peer_that_answers_shows_that_this_host_works() -> None:
+    h = Host()
+    h.watches["silent"][2:] = 1
+    h.peers["heard_ns"][2:] = h.now - 30 * S
+    h.peers["status"][1] = abi.STATUS_DETACHED
+    assert h.found() == [*(("peer_down", f"peer:h{i}") for i in range(2, 9)), ("peer_detached", "peer:h1")]
+    h.peers["heard_ns"][1] = h.now - 30 * S  # silent as long as the others
+    assert h.found() == [("host", "host:h0")]
+
+
+def test_a_peer_without_a_plane_in_common_is_still_explained() -> None:
+    h = Host()
+    h.peers["plane_mask"][4], h.watches["silent"][4] = 0b10, 1
+    h.node["plane_mask"] = 0b01
+    assert ("peer_nic", "nic:h4:0") in h.found()
+
+
+def test_a_silent_peer_is_likely_down_if_there_is_one_plane() -> None:
+    h = Host(text(planes=1, evs=4))
+    h.watches["silent"][4], h.peers["heard_ns"][4] = 1, h.now - 30 * S
+    assert h.cause().confidence is Confidence.LIKELY
 
 
 def test_this_host_is_detached() -> None:

@@ -50,6 +50,11 @@ def test_a_t1_that_sends_no_probe_back_is_dead_or_its_link_to_this_hosts_t0() ->
     assert named(h) == ("t1:1:2", ["link:1:0:2"])
 
 
+def test_a_t1_that_came_back_for_a_moment_is_not_acquitted_while_it_is_dead() -> None:
+    h = lose(with_links(TWO_T0S).set("t1:1:2"), 1, 2, ago_s=3)
+    assert named(h) == ("t1:1:2", ["link:1:0:2"])
+
+
 def test_a_t0_that_sends_probes_back_has_lost_its_t1s() -> None:
     h = lose(with_links().set("plane:1"), 1, 0, 1, 2, 3)
     assert (str(h.cause().kind), *named(h)) == ("own_t0", "t0:1:0", [])

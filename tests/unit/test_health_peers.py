@@ -53,12 +53,18 @@ def test_a_status_change_of_a_peer_is_reported_once() -> None:
     assert w.look() == []
     w.arrays.peers["status"][2] = abi.STATUS_DETACHED
     assert w.look() == [2]
-    assert [(e["peer"], e["to"]) for e in w.said()] == [
-        ("h1", "attached"),
-        ("h2", "attached"),
-        ("h3", "attached"),
-        ("h2", "detached"),
-    ]
+    w.arrays.peers["status"][2] = 0
+    assert w.look() == [2]
+    assert [(e["peer"], e["to"]) for e in w.said()] == [("h2", "detached"), ("h2", "attached")]
+
+
+def test_a_start_reports_peers_that_are_detached_or_heard_for_the_first_time_only() -> None:
+    w = Watched()
+    w.arrays.peers["heard_ns"][1], w.arrays.peers["status"][2] = 0, abi.STATUS_DETACHED
+    w.look()
+    w.arrays.peers["heard_ns"][1] = 1
+    w.look()
+    assert [(e["peer"], e["to"]) for e in w.said()] == [("h2", "detached"), ("h1", "attached")]
 
 
 def test_a_plane_lost_by_a_peer_is_reported() -> None:

@@ -28,5 +28,5 @@ def test_idle_probes_of_many_peers_are_spread_over_time(
 
 
 def test_rarely_probed_peers_get_more_time_to_answer() -> None:
-    assert probe_pace.silent_ns(probe_pace.Pace(0, 100 * MS), 3000 * MS) == 3000 * MS
-    assert probe_pace.silent_ns(probe_pace.Pace(16, 14_000 * MS), 3000 * MS) == 42_000 * MS
+    assert probe_pace._silent_ns(probe_pace.Pace(0, 100 * MS), 3000 * MS) == 3000 * MS
+    assert probe_pace._silent_ns(probe_pace.Pace(16, 14_000 * MS), 3000 * MS) == 42_000 * MS

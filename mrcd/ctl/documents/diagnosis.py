@@ -8,6 +8,10 @@ from mrcd.ctl.terminal.render import Document, count, duration, text
 _START = "Do: `systemctl start mrcd`"
 _DOWN = f"mrcd is not running: nothing follows links, routes and the cluster file. {_START}"
 _UNWATCHED = f"mrcd is not running, and without traffic nothing watches paths: what follows may be old. {_START}"
+_HANGS = (
+    "mrcd runs, but does not answer on its socket: nothing follows links, routes and the cluster file. "
+    "Do: `journalctl -u mrcd`, then `systemctl restart mrcd`: packets go on meanwhile"
+)
 _NAMED = 6  # causes in the first line
 _SHOWN = 12  # causes with their sentences
 _CODES = {"ok": 0, "warning": 1, "critical": 2}
@@ -23,8 +27,10 @@ def diagnosis_facts(doc: Document) -> list[tuple[str, str]]:
         return []
     faults, denials = ([c for c in causes if (c.get("cause") == "denied") == is_denied] for is_denied in (False, True))
     lines = []
-    if not (doc.get("daemon") or {}).get("running"):
+    if not _is_running(doc):
         lines.append(("wrong now", _DOWN if _is_watched(doc) else _UNWATCHED))
+    elif not _answers(doc):
+        lines.append(("wrong now", _HANGS))
     if faults:
         lines.append(("wrong now", _names(faults)))
     elif not lines:
@@ -36,6 +42,15 @@ def diagnosis_facts(doc: Document) -> list[tuple[str, str]]:
     if denials:
         lines.append(("out of use", f"{_names(denials)}: `mrcctl denials`"))
     return lines
+
+
+def _is_running(doc: Document) -> bool:
+    return bool((doc.get("daemon") or {}).get("running"))
+
+
+def _answers(doc: Document) -> bool:
+    """Return whether the document is from mrcd itself, and not from the tables."""
+    return (doc.get("daemon") or {}).get("uptime_s") is not None
 
 
 def _is_watched(doc: Document) -> bool:
@@ -85,8 +100,10 @@ def check(doc: Document) -> tuple[int, str]:
     said = [f"{named(c)}: {c['sentence']}" for c in causes[:_NAMED]]
     if len(causes) > _NAMED:
         said.append(f"and {len(causes) - _NAMED} more")
-    if not (doc.get("daemon") or {}).get("running"):
+    if not _is_running(doc):
         code, said = 2, ["mrcd is not running", *said]
+    elif not _answers(doc):
+        code, said = 2, ["mrcd runs, but does not answer", *said]
     elif doc.get("diagnosis") is None:
         code, said = 2, ["this mrcd makes no diagnosis: restart it"]
     word = next(word for word, n in _CODES.items() if n == code).upper()

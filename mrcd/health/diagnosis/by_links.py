@@ -39,7 +39,7 @@ def _excluded(facts: Facts, plane: int, named: list[str], since: int) -> Iterato
         # A T0 that sends probes back may still have lost its links to all T1s.
         works = {nic} if not row else {nic, t0, f"link:{plane}:{facts.t0}:{t1}", f"t1:{plane}:{t1}"}
         crossed = works | {t0}
-        if links["rx_ns"][plane] > since + _AFTER_NS:
+        if links["rx_ns"][plane] > since + _AFTER_NS and links["unanswered"][plane] < UNANSWERED:
             yield from works
         elif links["rx_ns"][plane] and links["unanswered"][plane] >= UNANSWERED and not crossed.isdisjoint(named):
             yield from (t for t in named if t not in crossed)

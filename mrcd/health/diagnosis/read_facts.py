@@ -17,6 +17,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, OwnPlane, Verdict
 from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.links.judge import grid
+from mrcd.health.probe_pace import unreachable_ns
 from mrcd.net.link_state import LinkState, link_state
 from mrcd.tables.abi import STATUS_DETACHED
 from mrcd.tables.columns import Columns
@@ -49,6 +50,9 @@ def read_facts(
     heard_ns, status = (tables.peers[name][rows] for name in ("heard_ns", "status"))
     evs = Columns(tables.evs, rows, slice(0, plan.paths.shape[0] * plan.paths.shape[1]))
     verdicts = _verdicts(tables, plan, rows, evs, memory)
+    is_detached_peer = (heard_ns > 0) & (status & STATUS_DETACHED != 0)
+    # The programs never call a detached peer silent: its missing answers say nothing of paths.
+    is_gone = is_detached_peer & (time.monotonic_ns() - heard_ns.astype(np.int64) > unreachable_ns(plan))
     is_well = bool((verdicts <= Verdict.GOOD).all())
 
     def own_plane(plane: int, name: str) -> OwnPlane:
@@ -65,8 +69,8 @@ def read_facts(
         names=[p.host.name for p in plan.peers],
         t0s=np.array([p.host.t0 for p in plan.peers], np.int64),
         planes=tables.peers["plane_mask"][rows],
-        is_silent=tables.watches["silent"][rows] != 0,
-        is_detached=(heard_ns > 0) & (status & STATUS_DETACHED != 0),
+        is_silent=(tables.watches["silent"][rows] != 0) | is_gone,
+        is_detached=is_detached_peer & ~is_gone,
         heard_ns=heard_ns,
         verdicts=verdicts,
         t1s=np.broadcast_to(np.int16(NO_T1), verdicts.shape) if is_well else plan.paths.t1s,

@@ -23,6 +23,7 @@ from mrcd.net.link_state import LinkState
 _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.OK: 2}
 _ONE_PEER = Share(0, 0, 1, 1)
 _AGREED = " or ".join((", ".join((*AGREED, *FABRIC[:-1])), FABRIC[-1]))
+_LATER_NS = 1_000_000_000
 _NAMED_FILES = 8  # peers with another file: while a new one goes round, they are many
 
 
@@ -74,6 +75,7 @@ def _own_plane(facts: Facts, plane: int, own: OwnPlane) -> Cause:
         if neighbours and not is_up_there[is_neighbour].any():
             why += f", and neither have the {neighbours} other hosts under T0 {facts.t0}"
             kind, target = Kind.OWN_T0, t0
+            or_targets = (nic,) * (neighbours == 1)  # whose NIC may have failed at another time
         elif not neighbours:
             or_targets = (t0,)
     else:
@@ -105,8 +107,10 @@ def _peers(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
     own = sum(1 << p for p, plane in enumerate(facts.own_planes) if plane.is_usable)
     is_linked = (np.asarray(facts.planes) & own != 0) & ~facts.is_detached
     is_down = facts.is_silent & is_linked
-    rows, mismatch, is_only = np.flatnonzero(is_down), _mismatch(facts), bool(is_linked.sum() == 1)
-    if len(rows) > 1 and len(rows) == is_linked.sum():
+    rows, mismatch = np.flatnonzero(is_down), _mismatch(facts)
+    works = bool(len(rows)) and _is_heard_later(facts, facts.is_detached, is_down)
+    is_only = bool(is_linked.sum() == 1) and not works
+    if len(rows) > 1 and len(rows) == is_linked.sum() and not works:
         yield _no_peer_answers(facts, len(rows), mismatch)
     else:
         if len(rows) and mismatch:
@@ -115,6 +119,14 @@ def _peers(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
             for i in rows.tolist():
                 yield _peer_down(facts, i, is_only=is_only)
     verdicts[facts.is_silent] = Verdict.NOTHING
+
+
+def _is_heard_later(facts: Facts, some: Bools, others: Bools) -> bool:
+    """Returns whether one of some peers was heard later than all others: so this host's NICs and programs work."""
+    if not some.any():
+        return False
+    newest, newest_other = (int(facts.heard_ns[which].max()) for which in (some, others))
+    return newest > newest_other + _LATER_NS
 
 
 def _mismatch(facts: Facts) -> tuple[Kind, str] | None:
@@ -172,7 +184,9 @@ def _peer_down(facts: Facts, i: int, *, is_only: bool) -> Cause:
     sentence = f"{name} answers on no plane" if heard_ns else f"{name} has never answered, on any plane"
     do = f"is {name} up? there: `systemctl status mrcd`, `mrcctl doctor` (file, keys); here: `mrcctl probe {name}`"
     or_targets = (f"host:{facts.host}",) * is_only
-    confidence = Confidence.AMBIGUOUS if is_only else Confidence.CERTAIN
+    has_one_plane = sum(own.is_usable for own in facts.own_planes) == 1  # the T0 there would explain the same
+    sure = Confidence.LIKELY if has_one_plane else Confidence.CERTAIN
+    confidence = Confidence.AMBIGUOUS if is_only else sure
     return Cause(Kind.PEER_DOWN, f"peer:{name}", sentence, do, confidence, _ONE_PEER, heard_ns or None, or_targets)
 
 
@@ -203,7 +217,10 @@ def _files(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
 
 def _peer_planes(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
     """Yields the NICs that peers say are down; a T0, if all peers under it say so."""
-    is_active = ~facts.is_silent & ~facts.is_detached & (facts.heard_ns > 0)
+    own_up = sum(1 << p for p, own in enumerate(facts.own_planes) if own.is_usable)
+    # A peer without a plane in common is silent, and what it said last still explains it.
+    can_tell = ~facts.is_silent | (np.asarray(facts.planes) & own_up == 0)
+    is_active = can_tell & ~facts.is_detached & (facts.heard_ns > 0)
     for plane, own in enumerate(facts.own_planes):
         is_down = is_active & (np.asarray(facts.planes) >> plane & 1 == 0) & own.is_usable
         if not is_down.any():

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
 from mrcd.health.diagnosis.by_links import UNANSWERED
-from mrcd.health.diagnosis.causes import Cause
+from mrcd.health.diagnosis.causes import Cause, Kind
 from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
@@ -79,7 +79,16 @@ class CauseWatch:
         }
         if cause.or_targets:
             evidence["or"] = " or ".join(cause.or_targets)
-        self._events.add("fault", reason=cause.kind.value, after=after, evidence=evidence)
+        peer, plane = _place(cause)
+        self._events.add("fault", reason=cause.kind.value, after=after, peer=peer, plane=plane, evidence=evidence)
+
+
+def _place(cause: Cause) -> tuple[str | None, int | None]:
+    """Returns the peer and the plane that a cause names."""
+    kind, *words = cause.target.split(":")
+    peer = words[0] if kind == "peer" or cause.kind is Kind.PEER_NIC else None
+    plane = {"nic": -1, "t0": 0, "t1": 0, "link": 0, "plane": 0}.get(kind)
+    return peer, None if plane is None else int(words[plane])
 
 
 def _marks(tables: Tables, rows: NDArray[np.int64]) -> tuple[Any, ...]:
