@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from mrcd.errors import MrcdError
 from mrcd.fabric.topology import Plan
 from mrcd.loader.dataplane import Dataplane
 from mrcd.net import hooks, offloads
@@ -34,7 +35,7 @@ class AttachedPrograms:
 
         `tables`: the plan's, and those of the programs that are attached now. A detached host has no
         mrc_push; its mrc_pop stays for peers that have not noticed yet, unless it was removed by force. Piggybacked
-        requests need mrc_probe while mrc_push is attached. Raises MrcdError.
+        requests need mrc_probe while mrc_push is attached. Raises the first error of a NIC when all others are done.
         """
         tables = tuple(tables)
         node = tables[0].node
@@ -46,18 +47,24 @@ class AttachedPrograms:
             self._checksums.restore()
             self._interfaces = nics.interfaces()
             return
-        keep = set[str]()
+        keep, failed = set[str](), list[MrcdError]()
         wanted = plan.config.hook(plan.host)
         with dataplane.replacing_programs(node):
             for port in nics.ports.values():
                 first = min(p for p, other in nics.ports.items() if other.physical.ifindex == port.physical.ifindex)
-                used, document = hooks.attach_pop(dataplane, wanted, port, first, self._checksums)
+                try:
+                    used, document = hooks.attach_pop(dataplane, wanted, port, first, self._checksums)
+                except MrcdError as e:
+                    failed.append(e)
+                    continue
                 keep |= used
                 self.hooks.append(document)
             if not is_detached(node):
                 keep |= self._attach_push(plan, dataplane, nics, tables[0])
             dataplane.detach_others(keep, nics.tc_hooks())
         self._checksums.restore(hooks.with_xdp(nics.ports, self.hooks).keys())
+        for error in failed:
+            raise error
         self._interfaces = nics.interfaces()
 
     def _attach_push(self, plan: Plan, dataplane: Dataplane, nics: Nics, tables: Tables) -> set[str]:

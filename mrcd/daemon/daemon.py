@@ -27,6 +27,7 @@ from mrcd.daemon.pin_keeper import keep_pins
 from mrcd.daemon.plane_mask import PlaneMask
 from mrcd.denials import file
 from mrcd.denials.control import DenialControl
+from mrcd.errors import MrcdError
 from mrcd.fabric.topology import Peer, Plan
 from mrcd.health import event_file
 from mrcd.health.diagnosis import watch
@@ -39,7 +40,7 @@ from mrcd.loader.dataplane import Dataplane
 from mrcd.net import hooks, routes
 from mrcd.net.messages import Route
 from mrcd.net.netlink import Netlink
-from mrcd.net.nics import Nics
+from mrcd.net.nics import RETRY_S, Nics
 from mrcd.net.route_watch import watch_routes
 from mrcd.tables import enums
 from mrcd.tables.pinned import Tables, is_detached
@@ -155,7 +156,12 @@ class Daemon:
         self.save_running()
         self.look_at_routes()
         if len(self.peers) <= AT_ONCE:
-            await self._routes.write_changed()
+            try:
+                await self._routes.write_changed()
+            except MrcdError as e:
+                if in_force:  # a reload is undone; a start goes on with the others, and tries again
+                    raise
+                self._warn(f"{e}; trying again")
         self.resume()
 
     def resume(self) -> None:
@@ -211,7 +217,11 @@ class Daemon:
         """Reconcile after links have changed, also hooks and routes, which depend on interfaces."""
         await self._reconcile()
         if not self.programs.are_complete(self.nics):
-            self.attach_programs()
+            try:
+                self.attach_programs()
+            except MrcdError as e:  # such as of one NIC: routes, and the programs of other NICs, do not wait for it
+                log.error("%s; trying again", e)
+                asyncio.get_running_loop().call_later(RETRY_S, self._watch.look_again)
             self.save_running()
         self.look_at_routes()
 
@@ -244,7 +254,7 @@ class Daemon:
 
     async def write_routes(self) -> None:
         """Write the routes of all peers now. Raises MrcdError."""
-        await self._routes.write(self.peers)
+        await self._routes.write_all(self.peers)
 
     def _routes_of(self, row: int) -> Sequence[Route]:
         peer = self.peers[row]

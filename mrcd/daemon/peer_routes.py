@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
+from mrcd.errors import MrcdError
 from mrcd.net.messages import Route
 from mrcd.net.netlink import Netlink
 from mrcd.net.route_keeper import RouteKeeper
@@ -61,28 +62,48 @@ class PeerRoutes:
             _log(await self._keeper.set_routes(row, ()))
         self._keeper.forget(row)
 
-    async def write(self, rows: Iterable[int]) -> None:
-        """Write the routes of these peers now."""
-        _log(await self._keeper.set_routes(RouteKeeper.FABRIC, self._fabric))
-        for n, row in enumerate(rows):
-            if n % AT_ONCE == 0:
-                await asyncio.sleep(0)
-            routes = self._routes_of(row)
-            _log(await self._keeper.set_routes(row, routes))
-            self._written(row, routes)
+    async def write_all(self, rows: Iterable[int]) -> None:
+        """Write the routes of all peers now, and delete those that belong to nobody."""
+        await self._keeper.read_routes()
+        failed = await self._write(rows)
+        _log(await self._keeper.remove_others())
+        for error in failed.values():
+            raise error
 
     async def write_changed(self) -> bool:
-        """Write those of up to AT_ONCE marked peers. Returns whether there are more."""
+        """Write those of up to AT_ONCE marked peers. Returns whether there are more.
+
+        A route that the kernel refuses holds up no other peer's. Raises the first such error when the rest is written.
+        """
         if self._read_kernel:
             self._read_kernel, self._remove_others = False, True
             await self._keeper.read_routes()
         rows = list(itertools.islice(self._changed, AT_ONCE))
         self._changed.difference_update(rows)
-        await self.write(rows)
-        if self._remove_others and not self._changed:
+        failed, has_more = await self._write(rows), bool(self._changed)
+        if self._remove_others and not has_more:
             self._remove_others = False
             _log(await self._keeper.remove_others())
-        return bool(self._changed)
+        self._changed |= failed.keys()
+        for error in failed.values():
+            raise error
+        return has_more
+
+    async def _write(self, rows: Iterable[int]) -> dict[int, MrcdError]:
+        """Write the routes of these peers. Returns the errors of those that failed."""
+        failed = dict[int, MrcdError]()
+        _log(await self._keeper.set_routes(RouteKeeper.FABRIC, self._fabric))
+        for n, row in enumerate(rows):
+            if n % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            routes = self._routes_of(row)
+            try:
+                _log(await self._keeper.set_routes(row, routes))
+            except MrcdError as e:
+                failed[row] = e
+            else:
+                self._written(row, routes)
+        return failed
 
 
 def _log(changes: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from mrcd.bpf import libbpf
 from mrcd.bpf.pins import PinDescriptors
+from mrcd.bpf.structs import LinkInfo
 from mrcd.errors import KernelError
 
 Point = Literal["ingress", "egress", "xdp", "xdp-generic", "tracepoint"]
@@ -34,6 +35,10 @@ class Attachment:
 
 def _tc_point(attachment: Attachment) -> int:
     return libbpf.TC_INGRESS if attachment.point == "ingress" else libbpf.TC_EGRESS
+
+
+def _link_id(fd: int) -> int:
+    return int(libbpf.fill(LinkInfo(), fd).id)
 
 
 class Links:
@@ -96,7 +101,13 @@ class Links:
         return "xdp" if xdp else "tcx"
 
     def _pin_link(self, name: str) -> None:
+        path, fd = self._links / name, self._link_fds[name]
         with contextlib.suppress(KernelError):  # the program runs without the pin; missing_pin() reports it
+            if path.exists():
+                with libbpf.opened(path) as pinned:
+                    is_other = _link_id(pinned) != _link_id(fd)
+                if is_other:  # of programs that a failed reload has attached
+                    path.unlink()
             self._link_fds.pin(name, self._links)
 
     def _leave_other_mode(self, wanted: Attachment) -> None:

@@ -9,9 +9,10 @@ difference is an error.
 
 import errno
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from ipaddress import IPv6Address
+from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
@@ -36,6 +37,7 @@ from mrcd.net.messages import (
 )
 from mrcd.net.pyroute2_patches import event_of
 
+_NO_IPV6 = "the sysctl net.ipv6.conf.NIC.disable_ipv6 must be 0"
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _SCOPE_NOWHERE = 255
 _IFA_F_NODAD = 0x02
@@ -62,11 +64,11 @@ class Netlink:
         self._ipr.close()
         self._echo.close()
 
-    async def _do(self, what: str, call: Any) -> None:
+    async def _do(self, what: str, call: Any, hints: Mapping[int, str] = MappingProxyType({})) -> None:
         try:
             await call
         except NetlinkError as e:
-            raise KernelError(what, e.code) from None
+            raise KernelError(what, e.code, hint=hints.get(e.code)) from None
 
     # ---- links ----
 
@@ -192,7 +194,7 @@ class Netlink:
             # No duplicate detection: the host id makes the address unique, and it must be usable at once.
             flags = {"flags": _IFA_F_NODAD} if full == 128 else {}
             add = self._ipr.addr("add", index=ifindex, address=address, prefixlen=full, **flags)
-            await self._do(f"add address {address}", add)
+            await self._do(f"add address {address}", add, {errno.EACCES: _NO_IPV6} if full == 128 else {})
         if missing and (still := set(missing) - (await self._addresses(ifindex)).keys()):
             raise MachineError(f"addresses {', '.join(sorted(still))} were added, but the kernel does not have them")
         return set(have)
@@ -284,10 +286,10 @@ class Netlink:
                 try:
                     async for msg in monitor.get():
                         yield read_change(msg)
-                except NetlinkError as e:
-                    if e.code != errno.ENOBUFS:  # events were lost: the caller reads the whole state again
-                        raise KernelError("watch links and neighbours", e.code) from None
-                    yield Change()
+                except (NetlinkError, OSError) as e:
+                    # Also if events were lost (ENOBUFS): the caller watches anew, and reads the whole state then.
+                    code = e.code if isinstance(e, NetlinkError) else e.errno
+                    raise KernelError("watch links and neighbours", code or errno.EIO) from None
 
 
 def _mac(interface: str) -> str:

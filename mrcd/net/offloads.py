@@ -55,14 +55,16 @@ class ReceiveChecksums:
 
     def restore(self, keep: AbstractSet[str] = frozenset()) -> None:
         """Switches rx-checksum on again, except on the NICs in `keep`, where XDP still pops packets."""
+        failed = set[str]()
         for name in sorted(self._names - keep):
             try:
                 set_offload(name, {RX_CHECKSUM: True})
                 log.info("%s: switched %s on again", name, RX_CHECKSUM)
             except MrcdError as e:
+                failed.add(name)  # it may be back later: renamed, or out of another namespace
                 log.warning("%s: %s stays off: %s", name, RX_CHECKSUM, e.args[0])
-        if self._names - keep:
-            self._record(self._names & keep)
+        if self._names - keep - failed:
+            self._record(self._names & (keep | failed))
 
     def forget(self, name: str) -> None:
         """Switches rx-checksum of a NIC on again, if mrcd has switched it off."""

@@ -5,6 +5,7 @@ import errno
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -12,6 +13,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from mrcd.bpf import libbpf
+from mrcd.bpf.structs import LinkInfo
 from mrcd.errors import KernelError
 from mrcd.loader.links import Attachment
 from tests.packet.cluster import EVS, H2
@@ -45,6 +47,19 @@ def test_tcx_link_is_pinned_and_replaced_in_place(bench: Bench, push: Attachment
     assert pin.stat().st_ino == inode  # the same link with another program
     assert bench.dataplane.detach_others(set()) == ["push-egress"]
     assert not pin.exists()
+
+
+@needs_tcx
+def test_a_pin_of_another_link_is_replaced(bench: Bench, push: Attachment) -> None:
+    """A reload that failed half-way may leave one."""
+    bench.dataplane.attach(push)
+    bench.dataplane.attach(replace(push, name="other", point="ingress"))
+    pin = bench.dataplane.pins / "links" / push.name
+    pin.unlink()
+    (pin.parent / "other").rename(pin)
+    bench.dataplane.attach(push)
+    with libbpf.opened(pin) as fd:
+        assert libbpf.fill(LinkInfo(), fd).attach_type == libbpf.TCX_EGRESS
 
 
 def test_clsact_filter_where_there_is_no_tcx(bench: Bench, push: Attachment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,16 @@ def test_the_offload_of_a_nic_is_restored(card: Card, after: Hook | None) -> Non
     assert card.on
 
 
+def test_an_offload_that_cannot_be_restored_now_is_restored_later(card: Card) -> None:
+    card.attach("xdp")
+    card.fixed = True  # renamed, or in another namespace
+    card.attach("tc")
+    card.fixed = False
+    ReceiveChecksums(card.path).restore()
+    assert card.on
+    assert not card.path.exists()
+
+
 def test_an_offload_that_was_off_stays_off(card: Card) -> None:
     card.on = False
     card.attach("xdp")

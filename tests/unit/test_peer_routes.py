@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests that a route which the kernel refuses holds up no other peer's, over an emulated kernel."""
+
+import asyncio
+import errno
+from typing import cast
+
+import pytest
+
+from mrcd.daemon.peer_routes import PeerRoutes
+from mrcd.errors import KernelError
+from mrcd.net.messages import Route
+from mrcd.net.netlink import Netlink
+from tests.unit.test_route_keeper import Kernel, route
+
+ROWS = range(1, 9)
+
+
+class Refusing(Kernel):
+    """Another program has the route of row 2, until it does not."""
+
+    refuses = True
+
+    async def write_route(self, route: Route, verb: str) -> None:
+        if self.refuses and route.dst == "10.0.0.2/32":
+            raise KernelError("write route 10.0.0.2/32", errno.EEXIST)
+        await super().write_route(route, verb)
+
+
+def of_rows(rows: set[int]) -> set[tuple[str, int]]:
+    return {route(n).key for n in rows}
+
+
+@pytest.mark.parametrize("how", ["changed", "all"])
+def test_the_routes_of_other_peers_are_written_and_old_ones_deleted(how: str) -> None:
+    async def write() -> None:
+        kernel, written = Refusing(route(99)), list[int]()
+        routes = PeerRoutes(
+            cast(Netlink, kernel), lambda row: [route(row)], lambda row, _: written.append(row), lambda: None
+        )
+        routes.mark_all(ROWS)
+        for _ in range(2):
+            with pytest.raises(KernelError, match=r"10\.0\.0\.2"):
+                await (routes.write_changed() if how == "changed" else routes.write_all(ROWS))
+            assert kernel.have.keys() == of_rows({*ROWS} - {2})
+        assert 2 not in written
+        kernel.refuses = False
+        assert not await routes.write_changed()
+        assert kernel.have.keys() == of_rows({*ROWS})
+
+    asyncio.run(write())
