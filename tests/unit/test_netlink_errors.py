@@ -3,7 +3,6 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -25,9 +24,14 @@ class Overrun:
     async def bind(self, _: int) -> None:
         pass
 
-    async def get(self) -> AsyncIterator[Any]:
+    def get(self) -> "Overrun":
+        return self
+
+    def __aiter__(self) -> "Overrun":
+        return self
+
+    async def __anext__(self) -> Any:
         raise OSError(errno.ENOBUFS, "No buffer space available")
-        yield
 
 
 def test_lost_events_end_the_watch_with_the_kernel_s_word(monkeypatch: pytest.MonkeyPatch) -> None:
