@@ -116,7 +116,7 @@ def measure(lab: Lab, options: Options) -> Document:
     try:
         lab.state.cluster_file.write_text(lab.state.cluster_file.read_text() + etcd.section)
         for host in lab.fabric.hosts:
-            observe.client(lab, host).post("/v1/reload", {})
+            observe.reload(lab, host)
         fleet = Fleet(lab, etcd)
         fleet.wait_until_connected()
         fleet.ctl("put", "-", given=fleet.file)

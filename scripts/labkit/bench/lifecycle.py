@@ -92,7 +92,7 @@ class Operations:
         if pid is None:
             raise MachineError(f"mrcd of {TARGET} does not run")
         os.kill(pid, signal.SIGHUP)
-        done = observe.client(self.lab, SOURCE).post("/v1/reload", {})
+        done = observe.reload(self.lab, SOURCE)
         if not done["programs"]:
             raise MachineError("the reload did not reload the programs", hint=str(done))
         _wait(f"{TARGET} has reloaded", lambda: self._reloads(TARGET) > before)

@@ -13,13 +13,19 @@ from mrcd.ctl.client import Client
 from mrcd.errors import MachineError
 from mrcd.view.running_file import RUNNING_FILE
 
-TIMEOUT_S = patience(10.0)
+TIMEOUT_S, _RELOAD_S = patience(10.0), patience(30.0)
 Document = dict[str, Any]
 
 
 def client(lab: Lab, host: str) -> Client:
     """Returns a client of a host's daemon; a request costs the host less than a start of mrcctl."""
     return Client(lab.run_dir(host), TIMEOUT_S)
+
+
+def reload(lab: Lab, host: str) -> Document:
+    """Has a host's daemon read its cluster file again: it may load all programs, as a start does."""
+    found: Document = Client(lab.run_dir(host), _RELOAD_S).post("/v1/reload", {})
+    return found
 
 
 def paths(lab: Lab, host: str, peer: str | None = None) -> list[Document]:

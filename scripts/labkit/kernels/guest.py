@@ -142,7 +142,7 @@ def lab(say: Say, _: Path) -> None:
             file = it.state.cluster_file
             file.write_text(file.read_text().replace('granularity = "burst"', 'granularity = "packet"'))
             for host in ("h0", "h2"):
-                observe.client(it, host).post("/v1/reload", {})
+                observe.reload(it, host)
             _reach(say, f"lab {encapsulation} packet", it, "h2", seconds=2)
             if encapsulation == "usid":
                 _t1(say, "lab usid packet", it, "h2")

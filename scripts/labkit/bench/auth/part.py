@@ -172,7 +172,7 @@ def _rotate(lab: Lab) -> Document:
             held = [held[-1], secrets_file.new(held[-1].key_id % 255 + 1)]
             secrets_file.write(lab.state.secrets, held)
             for host in lab.fabric.hosts:
-                observe.client(lab, host).post("/v1/reload", {})
+                observe.reload(lab, host)
             time.sleep(max(0.0, begin + n + 1 - time.monotonic()))
         result = stream.finish()
     with contextlib.closing(Tables(observe.pins(lab, SOURCE), writable=False)) as tables:
@@ -196,7 +196,7 @@ def _roll_out(lab: Lab) -> Document:
             changed = text.replace('mode = "required"', f'mode = "{mode}"')
             lab.state.cluster_file.write_text(changed)
             for host in lab.fabric.hosts:
-                observe.client(lab, host).post("/v1/reload", {})
+                observe.reload(lab, host)
                 time.sleep(0.5)
         result = stream.finish()
     progress(f"auth: required → {' → '.join(modes)}: {result.lost()} of {result.sent} packets lost")
