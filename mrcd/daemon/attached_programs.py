@@ -55,7 +55,7 @@ class AttachedPrograms:
                 try:
                     used, document = hooks.attach_pop(dataplane, wanted, port, first, self._checksums)
                 except MrcdError as e:
-                    failed.append(e)
+                    failed.append(e.with_traceback(None))  # which would keep what this frame refers to
                     continue
                 keep |= used
                 self.hooks.append(document)
@@ -63,8 +63,8 @@ class AttachedPrograms:
                 keep |= self._attach_push(plan, dataplane, nics, tables[0])
             dataplane.detach_others(keep, nics.tc_hooks())
         self._checksums.restore(hooks.with_xdp(nics.ports, self.hooks).keys())
-        for error in failed:
-            raise error
+        if failed:
+            raise failed.pop(0)
         self._interfaces = nics.interfaces()
 
     def _attach_push(self, plan: Plan, dataplane: Dataplane, nics: Nics, tables: Tables) -> set[str]:

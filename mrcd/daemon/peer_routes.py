@@ -66,9 +66,9 @@ class PeerRoutes:
         """Write the routes of all peers now, and delete those that belong to nobody."""
         await self._keeper.read_routes()
         failed = await self._write(rows)
-        _log(await self._keeper.remove_others())
-        for error in failed.values():
-            raise error
+        _log(await self._keeper.remove_others(failed))
+        if failed:
+            raise failed.pop(min(failed))
 
     async def write_changed(self) -> bool:
         """Write those of up to AT_ONCE marked peers. Returns whether there are more.
@@ -83,10 +83,10 @@ class PeerRoutes:
         failed, has_more = await self._write(rows), bool(self._changed)
         if self._remove_others and not has_more:
             self._remove_others = False
-            _log(await self._keeper.remove_others())
+            _log(await self._keeper.remove_others(failed))
         self._changed |= failed.keys()
-        for error in failed.values():
-            raise error
+        if failed:
+            raise failed.pop(min(failed))
         return has_more
 
     async def _write(self, rows: Iterable[int]) -> dict[int, MrcdError]:
@@ -100,7 +100,7 @@ class PeerRoutes:
             try:
                 _log(await self._keeper.set_routes(row, routes))
             except MrcdError as e:
-                failed[row] = e
+                failed[row] = e.with_traceback(None)  # which would keep what this frame refers to
             else:
                 self._written(row, routes)
         return failed

@@ -48,10 +48,14 @@ class RouteKeeper:
         """Removes a group; remove_others() deletes its routes."""
         self._wanted.pop(group, None)
 
-    async def remove_others(self) -> list[str]:
-        """Deletes routes without a group: of an earlier daemon, or of removed peers. Returns lines for the log."""
+    async def remove_others(self, failed: Iterable[int] = ()) -> list[str]:
+        """Deletes routes without a group: of an earlier daemon, or of removed peers. Returns lines for the log.
+
+        Of groups that could not be set, older routes to the same destinations stay.
+        """
         wanted = {r.key for routes in self._wanted.values() for r in routes}
-        return await self._delete([key for key in self._existing if key not in wanted])
+        left = {r.dst for group in failed for r in self._wanted[group]}
+        return await self._delete([key for key in self._existing if key not in wanted and key[0] not in left])
 
     async def _delete(self, keys: Iterable[Key]) -> list[str]:
         changes = []

@@ -3,6 +3,7 @@
 
 import asyncio
 import errno
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -25,6 +26,22 @@ class Refusing(Kernel):
         if self.refuses and route.dst == "10.0.0.2/32":
             raise KernelError("write route 10.0.0.2/32", errno.EEXIST)
         await super().write_route(route, verb)
+
+
+def test_the_older_route_of_a_peer_stays_until_its_new_one_is_written() -> None:
+    async def write() -> None:
+        kernel = Refusing(replace(route(2), metric=50))
+        routes = PeerRoutes(cast(Netlink, kernel), lambda row: [route(row)], lambda *_: None, lambda: None)
+        routes.mark_all(ROWS)
+        with pytest.raises(KernelError):
+            await routes.write_changed()
+        assert ("10.0.0.2/32", 50) in kernel.have
+        kernel.refuses = False
+        routes.mark_all(ROWS)
+        assert not await routes.write_changed()
+        assert kernel.have.keys() == of_rows({*ROWS})
+
+    asyncio.run(write())
 
 
 def of_rows(rows: set[int]) -> set[tuple[str, int]]:
