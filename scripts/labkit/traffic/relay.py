@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network
 
+from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import patience
 from labkit.traffic.flow import Ends
@@ -36,10 +37,10 @@ def through(lab: Lab, source: str, relay: str, target: str) -> Iterator[list[End
             undo.callback(_reload, lab, host)
         undo.callback(file.write_text, text, encoding="utf-8")
         file.write_text(other, encoding="utf-8")
-        _reload(lab, source)
+        observe.reload(lab, source)
         file.write_text(routed, encoding="utf-8")  # restarted daemons of the others read this file
-        _reload(lab, relay)
-        _reload(lab, target)
+        observe.reload(lab, relay)
+        observe.reload(lab, target)
         for host, found in addresses.items():
             for address in found:
                 lab.exec(host, ["ip", "address", "add", address, "dev", "lo", "nodad"], check=True)
@@ -78,7 +79,3 @@ def _unchecked(text: str) -> str:
 
 def _containers(cluster: cluster_file.Config, host: str) -> list[IPv4Network | IPv6Network]:
     return [p for p in cluster.host(host).prefixes if p.prefixlen < p.max_prefixlen]
-
-
-def _reload(lab: Lab, host: str) -> None:
-    lab.exec(host, ["mrcctl", "--timeout", f"{patience(10.0):g}", "reload"], check=True)
