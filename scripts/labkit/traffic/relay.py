@@ -34,7 +34,7 @@ def through(lab: Lab, source: str, relay: str, target: str) -> Iterator[list[End
     addresses = {h: [str(p.network_address + 1) for p in prefixes] for h, prefixes in ((source, own), (target, far))}
     with contextlib.ExitStack() as undo:
         for host in (source, relay, target):
-            undo.callback(_reload, lab, host)
+            undo.callback(observe.reload, lab, host)
         undo.callback(file.write_text, text, encoding="utf-8")
         file.write_text(other, encoding="utf-8")
         observe.reload(lab, source)
