@@ -157,10 +157,9 @@ static __always_inline void serve(struct tick *t, struct mrc_reports *reports)
 		t->clock->at = 0;
 		bpf_loop(settings.evs_per_peer, serve_next_ev, t, 0);
 	}
-	if (watch->silent == MRC_HEARD_AGAIN) {
-		watch->silent = 0;
-		set_peer_due(t, t->clock->now_ns); /* its EVs can be probed from the next tick on */
-	}
+	/* If it was heard again, its EVs can be probed in the next tick. A branch here would double what is verified. */
+	t->clock->due_ns -= watch->silent / MRC_HEARD_AGAIN * UNCONFIGURED_RECHECK_NS;
+	watch->silent %= MRC_HEARD_AGAIN;
 	probe_peer(t, reports);
 	if (t->changed)
 		refresh_usable(peer, host_id);
