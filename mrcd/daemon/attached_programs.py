@@ -47,7 +47,7 @@ class AttachedPrograms:
             self._checksums.restore()
             self._interfaces = nics.interfaces()
             return
-        keep, failed = set[str](), list[MrcdError]()
+        keep, failed = set[str](), dict[str, MrcdError]()
         wanted = plan.config.hook(plan.host)
         with dataplane.replacing_programs(node):
             for port in nics.ports.values():
@@ -55,16 +55,17 @@ class AttachedPrograms:
                 try:
                     used, document = hooks.attach_pop(dataplane, wanted, port, first, self._checksums)
                 except MrcdError as e:
-                    failed.append(e.with_traceback(None))  # which would keep what this frame refers to
+                    failed[port.physical.name] = e.with_traceback(None)  # which would keep what this frame refers to
+                    keep |= hooks.pop_names(first)
                     continue
                 keep |= used
                 self.hooks.append(document)
             if not is_detached(node):
                 keep |= self._attach_push(plan, dataplane, nics, tables[0])
             dataplane.detach_others(keep, nics.tc_hooks())
-        self._checksums.restore(hooks.with_xdp(nics.ports, self.hooks).keys())
+        self._checksums.restore(hooks.with_xdp(nics.ports, self.hooks).keys() | failed.keys())
         if failed:
-            raise failed.pop(0)
+            raise failed.pop(min(failed))
         self._interfaces = nics.interfaces()
 
     def _attach_push(self, plan: Plan, dataplane: Dataplane, nics: Nics, tables: Tables) -> set[str]:

@@ -156,12 +156,10 @@ class Daemon:
         self.save_running()
         self.look_at_routes()
         if len(self.peers) <= AT_ONCE:
-            try:
+            # A reload is undone if a route is refused. A start goes on, tries again, and logs it then.
+            with contextlib.nullcontext() if in_force else contextlib.suppress(MrcdError):
                 await self._routes.write_changed()
-            except MrcdError as e:
-                if in_force:  # a reload is undone; a start goes on with the others, and tries again
-                    raise
-                self._warn(f"{e}; trying again")
+            self._watch.look_again()
         self.resume()
 
     def resume(self) -> None:

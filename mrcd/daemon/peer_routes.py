@@ -35,6 +35,7 @@ class PeerRoutes:
         self._fabric: list[Route] = []
         self._changed: set[int] = set()  # rows whose routes must be written
         self._read_kernel = True  # another program may have changed the kernel's routes
+        self._failed: dict[int, MrcdError] = {}  # rows that the kernel has refused since the last error was raised
         self._remove_others = False  # when no row is left, delete routes that belong to nobody
 
     def mark(self, row: int) -> None:
@@ -73,21 +74,23 @@ class PeerRoutes:
     async def write_changed(self) -> bool:
         """Write those of up to AT_ONCE marked peers. Returns whether there are more.
 
-        A route that the kernel refuses holds up no other peer's. Raises the first such error when the rest is written.
+        A route that the kernel refuses holds up no other peer's: the first such error is raised when none is left.
         """
         if self._read_kernel:
             self._read_kernel, self._remove_others = False, True
             await self._keeper.read_routes()
         rows = list(itertools.islice(self._changed, AT_ONCE))
         self._changed.difference_update(rows)
-        failed, has_more = await self._write(rows), bool(self._changed)
-        if self._remove_others and not has_more:
+        self._failed |= await self._write(rows)
+        if self._changed:
+            return True
+        failed, self._failed = self._failed, {}
+        if self._remove_others:
             self._remove_others = False
             _log(await self._keeper.remove_others(failed))
-        self._changed |= failed.keys()
         if failed:
             raise failed.pop(min(failed))
-        return has_more
+        return False
 
     async def _write(self, rows: Iterable[int]) -> dict[int, MrcdError]:
         """Write the routes of these peers. Returns the errors of those that failed."""

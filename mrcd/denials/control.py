@@ -250,15 +250,17 @@ class DenialControl:
         short = [] if d.forced or before else self._short(await self._enforcement.evs(d.target))
         return answers.refusal(short) if short else None
 
-    async def fleet_traffic(self) -> list[Document] | None:
+    @property
+    def is_pending(self) -> bool:
+        """Whether the tables refuse what is in force."""
+        return self._enforcement.is_pending
+
+    async def fleet_traffic(self) -> list[Document]:
         """Return what each fleet-wide denial has left in flight on this host, for its report.
 
-        Waits while paths change: until the new ones are denied, nothing can be said about them. None while the tables
-        refuse what is in force.
+        Waits while paths change: until the new ones are denied, nothing can be said about them.
         """
         async with self._lock:
-            if self._enforcement.is_pending:
-                return None
             fleet_wide = self.fleet_wide
             return [{"target": str(t), "since": fleet_wide[t].since} | self._enforcement.traffic(t) for t in fleet_wide]
 

@@ -68,7 +68,7 @@ class _File(BaseModel):
 
 class _Traffic(BaseModel):
     target: _Text
-    since: float
+    since: float = 0.0  # an older mrcd does not say it
     evs: _Count
     in_flight_packets: _Count
     unreported_evs: _Count
@@ -78,7 +78,7 @@ class _Traffic(BaseModel):
 
 class _RefusedDenial(BaseModel):
     target: _Text
-    since: float
+    since: float = 0.0  # an older mrcd does not say it
     why: _Text
 
 
@@ -87,6 +87,7 @@ class _Report(BaseModel):
 
     version: _Text
     file: _File
+    pending: bool = False
     denials: list[_Traffic]
     refused_denials: list[_RefusedDenial]
 

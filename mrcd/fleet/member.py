@@ -104,7 +104,7 @@ class FleetMember:
 
     async def _leave(self) -> None:
         """Want nothing of a host that is in no fleet."""
-        self.away, self._wanted = None, Wanted()
+        self.away, self._wanted, self._revision = None, Wanted(), 0
         self._changed.set()
         await asyncio.Event().wait()
 
@@ -228,9 +228,9 @@ class FleetMember:
         while True:
             self._applied.clear()
             denials = await self._denials.fleet_traffic()
-            if denials is not None:
-                await lease.write(report.document(self._host(), self.source, denials, self._refused))
-            is_draining = denials is None or not all(d["empty"] for d in denials)
+            is_pending = self._denials.is_pending
+            await lease.write(report.document(self._host(), self.source, denials, self._refused, is_pending=is_pending))
+            is_draining = is_pending or not all(d["empty"] for d in denials)
             next_s = min(wait_s if is_draining else math.inf, self._denials.fleet_wide.next_end_s())
             try:
                 await asyncio.wait_for(self._applied.wait(), None if math.isinf(next_s) else max(next_s, _REPORT_S[0]))

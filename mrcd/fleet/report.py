@@ -27,12 +27,18 @@ def file_part(source: FileSource) -> Document:
     }
 
 
-def document(host: str, source: FileSource, denials: Sequence[Document], refused: Mapping[Denial, str]) -> Document:
-    """Return the report of a host: its version, its file, and what it makes of the fleet-wide denials."""
+def document(
+    host: str, source: FileSource, denials: Sequence[Document], refused: Mapping[Denial, str], *, is_pending: bool
+) -> Document:
+    """Return the report of a host: its version, its file, and what it makes of the fleet-wide denials.
+
+    `is_pending`: its tables do not agree with them yet.
+    """
     return {
         "host": host,
         "version": __version__,
         "file": file_part(source),
+        "pending": is_pending,
         "denials": list(denials),
         "refused_denials": [{"target": str(d.target), "since": d.since, "why": why} for d, why in refused.items()],
     }
@@ -59,7 +65,7 @@ def fleet(wanted: Wanted, reports: Mapping[str, Document], hosts: Iterable[str],
 def _host(name: str, report: Document | None, generation: int | None) -> Document:
     if report is None:
         part: Document = {"generation": None, "sha256": None, "refused": None}
-        return {"host": name, "state": "away", "version": None, **part, "denials": []}
+        return {"host": name, "state": "away", "version": None, **part, "pending": False, "denials": []}
     part = report["file"]
     refused = part["refused"]
     if generation is None or part["generation"] == generation:
@@ -67,13 +73,15 @@ def _host(name: str, report: Document | None, generation: int | None) -> Documen
     else:
         state = "refuses" if refused and refused["generation"] == generation else "behind"
     denied = [d["target"] for d in report["denials"]]
-    return {"host": name, "state": state, "version": report["version"], **part, "denials": denied}
+    known = {"pending": report["pending"], "denials": denied}
+    return {"host": name, "state": state, "version": report["version"], **part, **known}
 
 
 def _denial(d: Denial, reports: Mapping[str, Document], names: Iterable[str], now: float) -> Document:
     """Return a fleet-wide denial with what the hosts say about it, and not about an earlier one of its target."""
     this = str(d.target), d.since
-    found = {name: e for name, r in reports.items() for e in r["denials"] if (e["target"], e["since"]) == this}
+    settled = [(name, r) for name, r in reports.items() if not r["pending"]]
+    found = {name: e for name, r in settled for e in r["denials"] if (e["target"], e["since"]) == this}
     refused = {
         name: e["why"] for name, r in reports.items() for e in r["refused_denials"] if (e["target"], e["since"]) == this
     }

@@ -87,6 +87,11 @@ def choose(wanted: Hook, link: Link, device: Device) -> tuple[list[Point], str]:
     return [wanted], ""
 
 
+def pop_names(first: int) -> set[str]:
+    """Returns the names of all attachments that mrc_pop can have on a NIC."""
+    return {f"pop-{first}", *(f"pop-{point}-{first}" for point in ("xdp", "xdp-generic"))}
+
+
 def attach_pop(
     dataplane: Dataplane, wanted: Hook, port: Port, first: int, checksums: ReceiveChecksums
 ) -> tuple[set[str], dict[str, object]]:

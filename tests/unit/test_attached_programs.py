@@ -23,6 +23,7 @@ class Programs:
 
     def __init__(self) -> None:
         self.attached_to: list[tuple[str, str]] = []
+        self.names: set[str] = set()
         self.refuses = True
 
     @contextlib.contextmanager
@@ -33,9 +34,11 @@ class Programs:
         if self.refuses and (wanted.interface, wanted.point) == ("p0", "xdp"):
             raise KernelError("attach", 16)
         self.attached_to.append((wanted.interface, wanted.point))
+        self.names.add(wanted.name)
         return "xdp" if wanted.point == "xdp" else "tcx"
 
     def detach_others(self, keep: set[str], hooks: Any) -> list[str]:
+        self.names &= keep
         return []
 
     def attached(self) -> bool:
@@ -58,6 +61,7 @@ def test_other_nics_and_the_senders_are_attached(tmp_path: Path) -> None:
         programs.attach(plan, dataplane, host, [tables])  # type: ignore[arg-type]
     assert {("p1", "ingress"), ("p1", "xdp"), ("mrc0", "egress")} <= set(dataplane.attached_to)
     assert (tables.node["probe_ifindex"], tables.node["timer_ifindex"]) == (5, 7)
+    assert {"pop-0", "pop-1", "pop-xdp-1"} <= dataplane.names  # the refusing NIC keeps its mrc_pop at tc
     assert not programs.are_complete(host)
     dataplane.refuses = False
     programs.attach(plan, dataplane, host, [tables])  # type: ignore[arg-type]

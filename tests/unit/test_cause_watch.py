@@ -8,6 +8,7 @@ import pytest
 
 from mrcd.ctl.documents.parts import sentence
 from mrcd.health.diagnosis import read_facts, watch
+from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Share
 from mrcd.health.diagnosis.watch import CauseWatch
 from mrcd.health.events import EventLog, log_line
 from mrcd.tables.enums import EvState, Reason
@@ -114,3 +115,23 @@ def test_no_ev_is_read_while_no_state_changes(monkeypatch: pytest.MonkeyPatch) -
         assert count(3) == 1
     w.host.node["plane_mask"] = 1
     assert count(3) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "peer", "plane"),
+    [
+        (Kind.DENIED, "peer:h2 plane:1", "h2", 1),
+        (Kind.PEER_NIC, "nic:h2:1", "h2", 1),
+        (Kind.OWN_CABLE, "nic:h0:1", None, 1),
+        (Kind.LINK, "link:1:0:2", None, 1),
+        (Kind.HOST, "host:h0", None, None),
+    ],
+)
+def test_an_event_has_the_peer_and_the_plane_of_its_target(
+    kind: Kind, target: str, peer: str | None, plane: int | None
+) -> None:
+    w = Watched()
+    for _ in range(2):
+        w.watch.note([Cause(kind, target, "", "", Confidence.CERTAIN, Share())])
+    (event,) = w.said()
+    assert (event["peer"], event["plane"]) == (peer, plane)

@@ -81,7 +81,7 @@ def test_nothing_is_well_while_mrcd_is_down() -> None:
     (line,) = first_lines(daemon=down, probing={"tick_by": None})
     assert "what follows may be old" in line
     (line,) = first_lines(daemon={"running": True, "uptime_s": None})
-    assert line.startswith("wrong now   mrcd runs, but does not answer on its socket")
+    assert line.startswith("wrong now   mrcd starts, stops or hangs: it does not answer on its socket")
 
 
 def test_an_older_daemon_makes_no_diagnosis() -> None:
@@ -111,7 +111,7 @@ def test_the_diagnosis_in_the_brief_line(mrcctl: Mrcctl, daemon: Daemon) -> None
         (
             status(daemon={"running": True, "uptime_s": None}),
             2,
-            f"CRITICAL - h0: mrcd runs, but does not answer{DATA.format(0)}",
+            f"CRITICAL - h0: mrcd starts, stops or hangs: it does not answer{DATA.format(0)}",
         ),
         (STATUS, 2, f"CRITICAL - h0: this mrcd makes no diagnosis: restart it{DATA.format(0)}"),
     ],

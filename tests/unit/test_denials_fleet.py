@@ -138,23 +138,23 @@ def refusing(host: Host, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], No
     return lambda on: monkeypatch.setattr(host.bench.programs, "set_state", refuse if on else set_state)
 
 
-def test_a_denial_that_the_tables_refuse_is_not_reported_until_it_is_there(
+def test_a_denial_that_the_tables_refuse_is_pending_until_it_is_there(
     host: Host, refusing: Callable[[bool], None]
 ) -> None:
     refusing(True)
     with pytest.raises(MachineError):
         follow(host, "t1:1:2")
-    assert host.run(host.control.fleet_traffic()) is None
+    assert host.control.is_pending
     refusing(False)
     follow(host, "t1:1:2")
-    assert (host.denied(), traffic(host)["empty"]) == ({6}, True)
+    assert (host.denied(), traffic(host)["empty"], host.control.is_pending) == ({6}, True, False)
     refusing(True)
     with pytest.raises(MachineError):
         follow(host)
-    assert host.run(host.control.fleet_traffic()) is None
+    assert host.control.is_pending
     refusing(False)
     host.later(1)
-    assert (host.denied(), host.run(host.control.fleet_traffic())) == (set(), [])
+    assert (host.denied(), host.control.is_pending, host.run(host.control.fleet_traffic())) == (set(), False, [])
 
 
 @pytest.mark.parametrize("end", [follow, lambda host: host.later(61)], ids=["ended", "expired"])

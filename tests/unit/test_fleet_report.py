@@ -130,7 +130,7 @@ def test_a_host_reports_its_file_and_what_it_refuses(tmp_path: Path) -> None:
     source = FileSource(tmp_path / "mrcd.toml", tmp_path)
     source.running = Loaded(source.read(OWN), OWN, FleetFile(7, OWN))
     source.refusal = Refusal(FleetFile(8, "x"), "bad")
-    found = report.document("h0", source, [], {denial(): "no"})
+    found = report.document("h0", source, [], {denial(): "no"}, is_pending=False)
     assert (found["host"], found["file"]["generation"]) == ("h0", 7)
     assert found["file"]["refused"] == {"generation": 8, "why": "bad"}
     assert found["refused_denials"] == [{"target": "t1:1:2", "since": NOW, "why": "no"}]
@@ -172,6 +172,13 @@ def test_what_hosts_say_of_an_earlier_denial_of_a_target_does_not_count() -> Non
     old = NOW - 60
     (d,) = document(h0=said(), h1=said(since=old), h2=said(why="too few", since=old))["denials"]
     assert (d["denied_hosts"], d["waiting_hosts"], d["refused"]) == (1, ["h1", "h2"], [])
+
+
+def test_a_host_whose_tables_refuse_neither_denies_nor_allows() -> None:
+    found = document(h0=said(), h1=said() | {"pending": True}, h2=said())
+    assert documents.denied(found, "t1:1:2").why == ["not denied yet: h1"]
+    free = document(h0=said(denies=False), h1=said(denies=False) | {"pending": True}, h2=said(denies=False))
+    assert documents.allowed(free, ["t1:1:2"]).why == ["still denied on h1"]
 
 
 def test_a_denial_that_has_ended_is_not_there() -> None:

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from mrcd.daemon.peer_routes import PeerRoutes
+from mrcd.daemon.peer_routes import AT_ONCE, PeerRoutes
 from mrcd.errors import KernelError
 from mrcd.net.messages import Route
 from mrcd.net.netlink import Netlink
@@ -28,6 +28,40 @@ class Refusing(Kernel):
         await super().write_route(route, verb)
 
 
+def of_rows(rows: set[int]) -> set[tuple[str, int]]:
+    return {route(n).key for n in rows}
+
+
+@pytest.mark.parametrize("how", ["changed", "all"])
+def test_the_routes_of_other_peers_are_written_and_old_ones_deleted(how: str) -> None:
+    rows = range(1, 3 * AT_ONCE)
+
+    async def write() -> None:
+        kernel, written = Refusing(route(9999)), list[int]()
+        routes = PeerRoutes(
+            cast(Netlink, kernel), lambda row: [route(row)], lambda row, _: written.append(row), lambda: None
+        )
+
+        async def write_all() -> None:
+            if how == "all":
+                await routes.write_all(rows)
+            while how == "changed" and await routes.write_changed():
+                pass
+
+        for _ in range(2):
+            routes.mark_all(rows)
+            with pytest.raises(KernelError, match=r"10\.0\.0\.2"):
+                await write_all()
+            assert kernel.have.keys() == of_rows({*rows} - {2})
+        assert 2 not in written
+        kernel.refuses = False
+        routes.mark_all(rows)
+        await write_all()
+        assert kernel.have.keys() == of_rows({*rows})
+
+    asyncio.run(write())
+
+
 def test_the_older_route_of_a_peer_stays_until_its_new_one_is_written() -> None:
     async def write() -> None:
         kernel = Refusing(replace(route(2), metric=50))
@@ -38,30 +72,6 @@ def test_the_older_route_of_a_peer_stays_until_its_new_one_is_written() -> None:
         assert ("10.0.0.2/32", 50) in kernel.have
         kernel.refuses = False
         routes.mark_all(ROWS)
-        assert not await routes.write_changed()
-        assert kernel.have.keys() == of_rows({*ROWS})
-
-    asyncio.run(write())
-
-
-def of_rows(rows: set[int]) -> set[tuple[str, int]]:
-    return {route(n).key for n in rows}
-
-
-@pytest.mark.parametrize("how", ["changed", "all"])
-def test_the_routes_of_other_peers_are_written_and_old_ones_deleted(how: str) -> None:
-    async def write() -> None:
-        kernel, written = Refusing(route(99)), list[int]()
-        routes = PeerRoutes(
-            cast(Netlink, kernel), lambda row: [route(row)], lambda row, _: written.append(row), lambda: None
-        )
-        routes.mark_all(ROWS)
-        for _ in range(2):
-            with pytest.raises(KernelError, match=r"10\.0\.0\.2"):
-                await (routes.write_changed() if how == "changed" else routes.write_all(ROWS))
-            assert kernel.have.keys() == of_rows({*ROWS} - {2})
-        assert 2 not in written
-        kernel.refuses = False
         assert not await routes.write_changed()
         assert kernel.have.keys() == of_rows({*ROWS})
 

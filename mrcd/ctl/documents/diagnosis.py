@@ -9,8 +9,8 @@ _START = "Do: `systemctl start mrcd`"
 _DOWN = f"mrcd is not running: nothing follows links, routes and the cluster file. {_START}"
 _UNWATCHED = f"mrcd is not running, and without traffic nothing watches paths: what follows may be old. {_START}"
 _HANGS = (
-    "mrcd runs, but does not answer on its socket: nothing follows links, routes and the cluster file. "
-    "Do: `journalctl -u mrcd`, then `systemctl restart mrcd`: packets go on meanwhile"
+    "mrcd starts, stops or hangs: it does not answer on its socket. If that lasts, nothing follows links, routes and "
+    "the cluster file. Do: `journalctl -u mrcd`, then `systemctl restart mrcd`: packets go on meanwhile"
 )
 _NAMED = 6  # causes in the first line
 _SHOWN = 12  # causes with their sentences
@@ -103,7 +103,7 @@ def check(doc: Document) -> tuple[int, str]:
     if not _is_running(doc):
         code, said = 2, ["mrcd is not running", *said]
     elif not _answers(doc):
-        code, said = 2, ["mrcd runs, but does not answer", *said]
+        code, said = 2, ["mrcd starts, stops or hangs: it does not answer", *said]
     elif doc.get("diagnosis") is None:
         code, said = 2, ["this mrcd makes no diagnosis: restart it"]
     word = next(word for word, n in _CODES.items() if n == code).upper()

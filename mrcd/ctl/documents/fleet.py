@@ -85,7 +85,7 @@ def allowed(document: Document, targets: Sequence[str]) -> Progress:
     """Return on how many hosts none of these targets is denied."""
     hosts = document["hosts"]
     away = [h["host"] for h in hosts if h["state"] == "away"]
-    late = [h["host"] for h in hosts if set(h["denials"]) & set(targets)]
+    late = [h["host"] for h in hosts if h["pending"] or set(h["denials"]) & set(targets)]
     free = len(hosts) - len(late) - len(away)
     why = ([f"still denied on {some(late)}"] if late else []) + _away(away)
     return Progress(f"{free} of {len(hosts)} hosts allow it", free == len(hosts), why)

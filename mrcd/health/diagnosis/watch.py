@@ -21,6 +21,8 @@ INTERVAL_S = 1.0
 _CONFIRMED = 2  # diagnoses in a row: EVs fail, and return, one after the other
 _AFTER = 10  # intervals, after which it diagnoses again though nothing seems to have changed
 
+_PLANE_AT = {"nic": -1, "t0": 0, "t1": 0, "link": 0, "plane": 0}  # the word of a target that is its plane
+
 Key = tuple[str, str]  # kind, target
 
 
@@ -85,10 +87,14 @@ class CauseWatch:
 
 def _place(cause: Cause) -> tuple[str | None, int | None]:
     """Returns the peer and the plane that a cause names."""
-    kind, *words = cause.target.split(":")
-    peer = words[0] if kind == "peer" or cause.kind is Kind.PEER_NIC else None
-    plane = {"nic": -1, "t0": 0, "t1": 0, "link": 0, "plane": 0}.get(kind)
-    return peer, None if plane is None else int(words[plane])
+    peer, plane = None, None
+    for target in cause.target.split():
+        kind, *words = target.split(":")
+        if kind == "peer" or cause.kind is Kind.PEER_NIC:
+            peer = words[0]
+        if kind in _PLANE_AT:
+            plane = int(words[_PLANE_AT[kind]])
+    return peer, plane
 
 
 def _marks(tables: Tables, rows: NDArray[np.int64]) -> tuple[Any, ...]:
