@@ -8,7 +8,7 @@ bpf/ for each target, and measures how long its target takes to find that.
 
     targets.c            the program: its name selects one target
     fuzz_*.h             the targets
-    host.h               the tables of the host, and the programs' runs
+    host.h, host_tables.h   the host and its tables, and the programs' runs
     peer_packets.h       packets that a peer could have sent
     helpers.h, packet_helpers.h   the BPF helpers on host memory
     include/bpf/         replaces libbpf's headers

@@ -44,14 +44,16 @@ class View:
         self.tick_age: float | None = 0.01
         self.made = 0
         self.error: Exception | None = None
-        self.cost_s = 0.0
+        self.begun, self.may_end = threading.Event(), threading.Event()  # of making a document
+        self.may_end.set()
 
     def tick_age_s(self) -> float | None:
         return self.tick_age
 
     def status(self) -> dict[str, Any]:
         self.made += 1
-        time.sleep(self.cost_s)  # a slow document; no test waits for it
+        self.begun.set()
+        assert self.may_end.wait(10)
         if self.error is not None:
             raise self.error
         return self.status_document | {"probing": {"tick_age_s": self.tick_age}}
