@@ -21,13 +21,13 @@ from mrcd.api.config import ConfigApi
 from mrcd.api.control_socket import ControlSocket
 from mrcd.api.denials import DenialsApi
 from mrcd.api.fleet import FleetApi
+from mrcd.api.metrics.endpoint import Endpoint
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon import attachment
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 from mrcd.errors import MrcdError, UsageError
 from mrcd.fleet.member import FleetMember
-from mrcd.metrics.endpoint import Endpoint
 from mrcd.tables.enums import EvState
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 

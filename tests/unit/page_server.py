@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from mrcd.api.metrics.endpoint import application
+from mrcd.api.metrics.page import Page
+from mrcd.api.metrics.rates import Sample
+from mrcd.api.metrics.web_config import WebConfig
 from mrcd.daemon.daemon import Daemon
-from mrcd.metrics.endpoint import application
-from mrcd.metrics.page import Page
-from mrcd.metrics.rates import Sample
-from mrcd.metrics.web_config import WebConfig
 from mrcd.tables.enums import EvState, Reason
 from tests.unit import canned_daemon
 from tests.unit.test_metrics import Host

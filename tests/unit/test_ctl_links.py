@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 from prometheus_client.metrics_core import Metric
 
+from mrcd.api.metrics.link_probes import MOST_LINK_SERIES, families
 from mrcd.ctl.documents.links import link_lines, over_interval
 from mrcd.ctl.documents.parts import sentence
 from mrcd.fabric import links
@@ -17,7 +18,6 @@ from mrcd.fabric.links import number
 from mrcd.health.events import EventLog
 from mrcd.health.links.judge import Counts, State
 from mrcd.health.links.watch import LinkWatch, Verdicts
-from mrcd.metrics.link_probes import MOST_LINK_SERIES, families
 from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables
 from mrcd.view import links as view

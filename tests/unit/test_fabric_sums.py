@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mrcd.api.metrics.fabric_sums import FabricCollector
 from mrcd.config import cluster_file
 from mrcd.daemon.daemon import Daemon
 from mrcd.fabric import topology
-from mrcd.metrics.fabric_sums import FabricCollector
 from tests import cluster_files
 from tests.unit.arrays import TEXT
 from tests.unit.test_metrics import PAGE, ROW, Host

@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mrcd.api.metrics.collector import MOST_EV_SERIES, MOST_FAULT_SERIES, TablesCollector
+from mrcd.api.metrics.readiness import ReadinessCollector, full_sweep_s, in_use_ratio, sweep_age_s
 from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.daemon.daemon import Daemon
@@ -22,8 +24,6 @@ from mrcd.fleet.source import FileSource, Loaded
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Share
 from mrcd.health.links.judge import Counts, State
 from mrcd.health.links.watch import LinkWatch, Verdicts
-from mrcd.metrics.collector import MOST_EV_SERIES, MOST_FAULT_SERIES, TablesCollector
-from mrcd.metrics.readiness import ReadinessCollector, full_sweep_s, in_use_ratio, sweep_age_s
 from mrcd.tables import abi, enums, pinned
 from mrcd.tables.enums import EvState, Histogram, Reason
 from mrcd.tables.histograms import Durations

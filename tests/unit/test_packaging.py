@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import mrcd
+from mrcd.api.metrics import page
 from mrcd.bpf import object_file
 from mrcd.config import cluster_file
 from mrcd.errors import MachineError
 from mrcd.fabric import topology
-from mrcd.metrics import page
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "scripts" / "deploy"
@@ -53,7 +53,7 @@ def test_the_object_is_package_data(setup_cfg: ConfigParser) -> None:
 
 
 def test_the_files_of_the_page_are_package_data(setup_cfg: ConfigParser) -> None:
-    patterns = setup_cfg["options.package_data"]["mrcd.metrics"].split()
+    patterns = setup_cfg["options.package_data"]["mrcd.api.metrics"].split()
     for path in page.FILES.iterdir():
         assert any(path.relative_to(page.FILES.parent).match(pattern) for pattern in patterns), path
 

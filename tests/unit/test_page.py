@@ -16,12 +16,12 @@ from aiohttp import ClientConnectionError, ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 
 from mrcd import __version__
+from mrcd.api.metrics.endpoint import Endpoint
+from mrcd.api.metrics.page import FILES, TYPES, Cached
+from mrcd.api.metrics.web_config import WebConfig
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon.daemon import Daemon
 from mrcd.fleet.source import FileSource
-from mrcd.metrics.endpoint import Endpoint
-from mrcd.metrics.page import FILES, TYPES, Cached
-from mrcd.metrics.web_config import WebConfig
 from tests.unit.page_server import PageServer
 from tests.unit.test_web_config import TLS, basic, certificate
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mrcd.metrics import page_document, rates, recent_events
-from mrcd.metrics.rates import Rates, Sample
+from mrcd.api.metrics import page_document, rates, recent_events
+from mrcd.api.metrics.rates import Rates, Sample
 from mrcd.tables.enums import EvState
 from tests import cluster_files
 from tests.unit import canned_daemon

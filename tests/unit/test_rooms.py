@@ -9,12 +9,11 @@ from pathlib import Path
 
 MRCD = Path(__file__).parents[2] / "mrcd"
 LAYERS = (
-    "errors lock_file versions|config|bpf|tables|auth|fabric|loader|net|health|view|denials|fleet|daemon|metrics|api|"
-    "main|ctl"
+    "errors lock_file versions|config|bpf|tables|auth|fabric|loader|net|health|view|denials|fleet|daemon|api|main|ctl"
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS.split("|")) for name in names.split()}
 FORBIDDEN = {("ctl", "mrcd.daemon.daemon")}  # mrcctl works without the daemon's code
-MOST_PACKAGES, MOST_FILE_LINES, MOST_CLASS_LINES, MOST_ATTRIBUTES = 15, 400, 300, 15
+MOST_PACKAGES, MOST_FILE_LINES, MOST_CLASS_LINES, MOST_ATTRIBUTES = 14, 400, 300, 15
 
 
 def module_of(path: Path) -> str:

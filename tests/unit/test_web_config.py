@@ -16,9 +16,9 @@ import pytest
 from aiohttp import ClientConnectionError, ClientConnectorCertificateError, ClientSession, web
 from prometheus_client import CollectorRegistry, Gauge
 
+from mrcd.api.metrics.endpoint import application, scrape_route
+from mrcd.api.metrics.web_config import WebConfig
 from mrcd.errors import ConfigError
-from mrcd.metrics.endpoint import application, scrape_route
-from mrcd.metrics.web_config import WebConfig
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
 USERS = f'basic_auth_users:\n  prometheus: "{HASH}"\n'

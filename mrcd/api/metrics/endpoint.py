@@ -9,15 +9,15 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
+from mrcd.api.metrics.collector import TablesCollector
+from mrcd.api.metrics.fabric_sums import FabricCollector
+from mrcd.api.metrics.page import Page
+from mrcd.api.metrics.readiness import ReadinessCollector
+from mrcd.api.metrics.web_config import WebConfig
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon.daemon import Daemon
 from mrcd.errors import MachineError
 from mrcd.fleet.source import FileSource
-from mrcd.metrics.collector import TablesCollector
-from mrcd.metrics.fabric_sums import FabricCollector
-from mrcd.metrics.page import Page
-from mrcd.metrics.readiness import ReadinessCollector
-from mrcd.metrics.web_config import WebConfig
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

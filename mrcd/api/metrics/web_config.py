@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mrcd.errors import ConfigError
 
-log = logging.getLogger("mrcd.metrics.web_config")
+log = logging.getLogger("mrcd.api.metrics.web_config")
 
 _Hash = Annotated[str, Field(pattern=r"^\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}$")]
 

@@ -16,9 +16,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from mrcd import __version__
+from mrcd.api.metrics import link_probes
 from mrcd.daemon.daemon import Daemon
 from mrcd.health.probe_pace import unreachable_ns
-from mrcd.metrics import link_probes
 from mrcd.tables import histograms
 from mrcd.tables.abi import ABI_VERSION
 from mrcd.tables.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians

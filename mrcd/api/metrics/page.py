@@ -11,12 +11,12 @@ from pathlib import Path
 from aiohttp import web
 
 from mrcd import __version__
+from mrcd.api.metrics import page_document
+from mrcd.api.metrics.rates import INTERVAL_S, Rates, Sample, take_sample
+from mrcd.api.metrics.recent_events import MOST_READ, event_lines
 from mrcd.daemon.daemon import Daemon
-from mrcd.metrics import page_document
-from mrcd.metrics.rates import INTERVAL_S, Rates, Sample, take_sample
-from mrcd.metrics.recent_events import MOST_READ, event_lines
 
-log = logging.getLogger("mrcd.metrics.page")
+log = logging.getLogger("mrcd.api.metrics.page")
 
 FILES = Path(__file__).parent / "page"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
