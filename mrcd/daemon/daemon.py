@@ -287,7 +287,7 @@ class Daemon:
         self.keyring.use(enums.AuthMode[plan.config.auth.mode.upper()], secrets)
 
     def _follow_keys(self, *, anew: bool = False) -> None:
-        if not anew and self.keyring.settled and self.keyring.mode is enums.AuthMode.OFF:
+        if not anew and not self.keyring.has_news(self.tables.peers):
             return
         rows = np.fromiter(self.peers, np.int64)
         if self.keyring.follow(self.tables.auths, self.tables.peers, rows, anew=anew) and not anew:

@@ -31,10 +31,11 @@ class PeerWatch:
         self.names = {p.host.id: p.host.name for p in plan.peers}
         self.silent: set[int] = set()  # rows of peers that have not answered for some time
         n = len(tables.peers)
-        words = tables.peers.view(np.uint64).reshape(n, -1)
-        self._heads = words[:, 1:9:7]  # word 1: plane_mask, and status in the upper half; word 8: heard_ns
-        self._known_heads = np.full((n, 2), _UNKNOWN_HEAD)  # word 1, and whether heard_ns is not 0
+        self._heads = tables.peers.view(np.uint64).reshape(n, -1)[:, 1]  # plane_mask, and status in the upper half
+        self._known_heads = np.full(n, _UNKNOWN_HEAD)
+        self._known_heard = np.zeros(n, bool)  # whether each peer had been heard
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
+        self._is_routed = True  # no peer's usable EVs differed from those of its routes
         self._steady_ns = np.zeros(n, np.int64)  # time of the last change of a peer's usable EVs
         self._started = time.monotonic()
 
@@ -43,6 +44,7 @@ class PeerWatch:
         self._started = before._started
         known = [row for row in self.names.keys() - replaced_hosts if row < len(before._known_heads)]
         self._known_heads[known] = before._known_heads[known]
+        self._known_heard[known] = before._known_heard[known]
         self.silent = before.silent & self.names.keys() - replaced_hosts
 
     @property
@@ -77,14 +79,14 @@ class PeerWatch:
 
     def _note_statuses(self, rows: hold_down.Ints) -> None:
         """Logs the peers whose status or plane mask in probes has changed."""
-        heads = self._heads[rows]
-        heads[:, 0] &= ~np.uint64((abi.STATUS_PLAIN | abi.STATUS_TAGS_ONLY) << 32)  # no news
-        heads[:, 1] = heads[:, 1] > 0
-        has_changed = (heads != self._known_heads[rows]).any(axis=1)
-        for row, (word, heard) in zip(rows[has_changed].tolist(), heads[has_changed].tolist(), strict=True):
-            word_before, heard_before = self._known_heads[row].tolist()
+        no_news = np.uint64((abi.STATUS_PLAIN | abi.STATUS_TAGS_ONLY) << 32)
+        heads, heard_ns = self._heads[rows] & ~no_news, self._tables.peers["heard_ns"][rows]
+        has_changed = (heads != self._known_heads[rows]) | ((heard_ns > 0) != self._known_heard[rows])
+        for index in np.flatnonzero(has_changed).tolist():
+            row, word, heard = int(rows[index]), int(heads[index]), bool(heard_ns[index] > 0)
+            word_before, heard_before = int(self._known_heads[row]), bool(self._known_heard[row])
             name, status, plane_mask = self.names[row], word >> 32, word & 0xFFFFFFFF
-            self._known_heads[row] = word, heard
+            self._known_heads[row], self._known_heard[row] = word, heard
             if (heard_before, word_before >> 32) != (heard, status):
                 is_first_look = word_before == _UNKNOWN_HEAD  # after a start: that a peer is attached is no news
                 if heard and not (is_first_look and not status & abi.STATUS_DETACHED):
@@ -100,12 +102,15 @@ class PeerWatch:
 
         These fallback routes are not urgent: they carry traffic only while the data plane is detached.
         """
+        if self._is_routed and np.array_equal(self._tables.peers["usable"], self._usable):
+            return
         usable = self._tables.peers["usable"][rows]
         same = (usable == self._usable[rows]).all(axis=1)
         self._usable[rows] = usable
         self._steady_ns[rows] = np.where(same, self._steady_ns[rows], now)
-        steady = now - self._steady_ns[rows] >= _STEADY_NS
-        for row in rows[steady & (usable != self._routed[rows]).any(axis=1)].tolist():
+        steady, differs = now - self._steady_ns[rows] >= _STEADY_NS, (usable != self._routed[rows]).any(axis=1)
+        self._is_routed = not differs.any()
+        for row in rows[steady & differs].tolist():
             self._changed(row)
 
     def _note_silence(self, silent: set[int], heard: set[int]) -> None:

@@ -40,7 +40,9 @@ class Host:
         self.follow(anew=anew)
 
     def follow(self, *, anew: bool = False) -> None:
-        self.ring.follow(self.auths, self.peers, ROWS, anew=anew)
+        """Follows as the daemon does: only if there is news."""
+        if anew or self.ring.has_news(self.peers):
+            self.ring.follow(self.auths, self.peers, ROWS, anew=anew)
 
     def tell(self, row: int, *ids: int) -> None:
         """The peer of this row says which secrets it accepts."""
@@ -317,6 +319,23 @@ def test_a_peer_to_be_has_the_keys_before_it_is_one() -> None:
     host.ring.add(host.auths, added)
     assert (host.auths["mode"][3], host.accepted(3)) == (AuthMode.REQUIRED, {1, 2})
     assert host.auths["rx_key"][3, 0].tobytes() == as_words(pair_key(A.secret, 3, 0)).tobytes()
+
+
+def test_there_is_news_until_all_keys_are_as_wanted(clock: list[float]) -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A, B)
+    assert not host.ring.has_news(host.peers)
+    host.tell(1, 1, 2)
+    assert host.ring.has_news(host.peers)
+    host.follow()
+    assert not host.ring.has_news(host.peers)
+    host.use(AuthMode.REQUIRED, B)
+    assert host.ring.has_news(host.peers), "the former secret is to be forgotten"
+    clock[0] += 1
+    host.follow()
+    assert not host.ring.has_news(host.peers)
+    host.ring.use(AuthMode.PERMISSIVE, (B,))
+    assert host.ring.has_news(host.peers)
 
 
 def test_peers_are_told_when_other_keys_are_accepted(clock: list[float]) -> None:
