@@ -26,7 +26,7 @@ LINK = {
 }  # fmt: skip
 DOCUMENT: dict[str, Any] = {
     "time": "2030-01-02T03:04:05+00:00", "window_s": 60.0, "hosts": 6, "packets": 175_000, "lost_packets": 56,
-    "links": [LINK],
+    "links": [LINK], "differing": [],
 }  # fmt: skip
 
 
@@ -52,6 +52,16 @@ def test_several_parts_doubt_and_many_hosts() -> None:
     assert shown[0].startswith("2 parts of the fabric lose packets: ")
     assert shown[3] == "t1:2:1      up and down    1.01    56      50  over 6 h  h0, h1, h2, h3 and 66 more"
     assert shown[4] == "t1:2:1 cannot be told from link:2:0:1"
+
+
+def test_hosts_that_refuse_each_others_packets_come_first() -> None:
+    said = (
+        "Not all of it is lost by the fabric: h2 and other hosts refuse each other's packets. Mend that first: "
+        "`mrcctl status` there"
+    )
+    assert lines(differing=["h2"])[1] == said
+    assert lines(differing=["h2"], links=[], lost_packets=0)[1:] == [said]
+    assert "h0, h1, h2, h3 and 2 more and other hosts" in lines(differing=[f"h{i}" for i in range(6)])[1]
 
 
 def test_nothing_is_lost() -> None:

@@ -22,9 +22,9 @@ def links_lines(doc: Document, *, colour: bool, width: int | None) -> list[str]:
     lost = count(doc["lost_packets"])
     asked = f"{count(doc['packets'])} packets of {doc['hosts']} hosts in {doc['window_s']:g} s, {lost} lost"
     if not links:
-        return fold(f"no link, NIC or switch loses packets: {asked}", width)
+        return fold(f"no link, NIC or switch loses packets: {asked}", width) + _differing(doc, width)
     parts = "1 part of the fabric loses" if len(links) == 1 else f"{len(links)} parts of the fabric lose"
-    lines = fold(f"{parts} packets: {asked}", width)
+    lines = fold(f"{parts} packets: {asked}", width) + _differing(doc, width)
     lines += table(_COLUMNS, [_row(link) for link in links], colour=colour, width=width)
     for link in links:
         if link["or_targets"]:
@@ -33,6 +33,18 @@ def links_lines(doc: Document, *, colour: bool, width: int | None) -> list[str]:
         f"Do: `mrcctl drain {links[0]['target']}` on a host that sees it, then replace the cable or port", width
     )
     return lines
+
+
+def _differing(doc: Document, width: int | None) -> list[str]:
+    hosts = doc["differing"]
+    if not hosts:
+        return []
+    more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
+    return fold(
+        f"Not all of it is lost by the fabric: {', '.join(hosts[:_SHOWN_HOSTS])}{more} and other hosts refuse each "
+        "other's packets. Mend that first: `mrcctl status` there",
+        width,
+    )
 
 
 def _row(link: Document) -> list[str]:

@@ -22,6 +22,7 @@ HISTORY_S = 6 * 3600.0  # a loss that began earlier has no beginning, if the win
 _SCRAPE_S = 3.0
 _STILL = 0.1  # of what is lost now: a window in which less was lost is before the beginning
 _MOST_HOSTS = 64
+_FAULT = "mrc_fault"  # by the hosts' diagnoses
 
 Document = dict[str, Any]
 
@@ -59,7 +60,14 @@ def localised(server: Prometheus, window_s: float) -> Document:
         "packets": round(sent),
         "lost_packets": round(lost),
         "links": [_document(part, reader.names, history) for part in parts],
+        "differing": _differing(server, at),
     }
+
+
+def _differing(server: Prometheus, at: float) -> list[str]:
+    """Returns the hosts that others call different: these refuse each other's packets, which count as lost."""
+    samples = server.query(f'{_FAULT}{{cause=~"wrong_key|config_differs"}}', at)
+    return sorted({labels.get("target", "").partition(":")[2] for labels, _ in samples})
 
 
 def _document(part: Part, names: Names, history: "_History") -> Document:

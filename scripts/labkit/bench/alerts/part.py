@@ -19,8 +19,8 @@ from labkit.traffic.mesh import Mesh
 from mrcd.ctl.terminal.render import Column, fold, table
 from mrcd.errors import MachineError
 
-# On busy CPUs a daemon takes 5 s to restart. A loss of 1 % is found EV by EV, within half a minute. MrcReplaceCable must
-# be due for longer (15 minutes) than the range that it sums up (5 minutes): a short loss fills that range.
+# On busy CPUs a daemon takes 5 s to restart. A loss of 1 % is found EV by EV, within half a minute. MrcReplaceCable is
+# due for longer (15 minutes) than the range that it sums up (5 minutes): a short loss fills that range.
 PACE = Pace(factor=10, least_for_s=10, most_for_s=90, least_range_s=4, scrape_s=0.5)
 _WITHIN_S = 120.0
 _OVER_S = 60.0
