@@ -2,6 +2,8 @@
 /* All fuzz targets in one program, because bpf/ then compiles once. The name of the program selects the target. */
 #include "peer_packets.h"
 
+#pragma clang attribute push(__attribute__((no_sanitize("coverage"))), apply_to = function) /* as in helpers.h */
+
 #include "fuzz_outer.h"
 
 #include "fuzz_probes.h"
@@ -11,6 +13,8 @@
 #include "fuzz_push.h"
 
 #include "fuzz_pop.h"
+
+#pragma clang attribute pop
 
 static const struct target {
 	const char *name;
