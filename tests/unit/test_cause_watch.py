@@ -103,11 +103,19 @@ def test_no_ev_is_read_while_no_state_changes(monkeypatch: pytest.MonkeyPatch) -
         return len(reads)
 
     assert count() == 1
-    assert count(9) == 0
+    assert count(30) == 0
+    late_ns, (rows, evs) = w.host.path_stats["extra_delay_ns"], w.host.where("t1:1:2")
+    late_ns[rows, evs] = 5_000_000
     assert count(10) == 1  # delays change without a state
-    count()
+    late_ns[rows, evs] = 0
+    assert count(10) == 1
+    assert count(20) == 0
     w.host.set("t1:1:2", GONE)
     w.host.changes["count"][EvState.ASSUMED_BAD, Reason.OVERDUE] += 6
+    assert count(3) == 1
+    assert count(10) == 1  # until all is well again
+    w.host.set("t1:1:2", {"state": EvState.GOOD})
+    w.host.changes["count"][EvState.GOOD, Reason.HEALED] += 6
     assert count(3) == 1
     peers = w.host.peers
     for table, name in ((peers, "plane_mask"), (peers, "status"), (peers, "fingerprint"), (w.host.watches, "silent")):

@@ -57,6 +57,7 @@ class Facts:
     heard_ns  (peers,) when a peer was heard last; 0: never
     files     (peers,) SAME_FILE, NOT_TOLD, or the fingerprint of the peer's other cluster file (config/agreed.py)
     links     (1 + T1s, planes) abi.LINK: what link probes counted (bpf/link_probe.h); None if there are none
+    has_new   whether an EV is neither proved nor failed yet
     refused   reason → packets that this host has dropped lately because hosts disagree (refusals.py)
     """
 
@@ -75,6 +76,7 @@ class Facts:
     t1s: Ints
     since_ns: Ints
     files: Ints
+    has_new: bool = False
     refused: Mapping[Drop, int] = field(default_factory=dict)
     links: NDArray[np.void] | None = None
 

@@ -49,7 +49,7 @@ def read_facts(
     rows, mask = np.array([p.host.id for p in plan.peers], np.int64), int(tables.node["plane_mask"])
     heard_ns, status = (tables.peers[name][rows] for name in ("heard_ns", "status"))
     evs = Columns(tables.evs, rows, slice(0, plan.paths.shape[0] * plan.paths.shape[1]))
-    verdicts = _verdicts(tables, plan, rows, evs, memory)
+    verdicts, has_new = _verdicts(tables, plan, rows, evs, memory)
     is_detached_peer = (heard_ns > 0) & (status & STATUS_DETACHED != 0)
     # The programs never call a detached peer silent: its missing answers say nothing of paths.
     is_gone = is_detached_peer & (time.monotonic_ns() - heard_ns.astype(np.int64) > unreachable_ns(plan))
@@ -73,6 +73,7 @@ def read_facts(
         is_detached=is_detached_peer & ~is_gone,
         heard_ns=heard_ns,
         verdicts=verdicts,
+        has_new=has_new,
         t1s=np.broadcast_to(np.int16(NO_T1), verdicts.shape) if is_well else plan.paths.t1s,
         since_ns=np.broadcast_to(np.uint64(0), verdicts.shape) if is_well else evs["state_since_ns"],
         files=_files(tables.peers["fingerprint"][rows], fingerprint(plan.config.cluster)),
@@ -89,9 +90,9 @@ def _files(fingerprints: NDArray[np.uint32], own: int) -> NDArray[np.int64]:
 
 def _verdicts(
     tables: Tables, plan: Plan, rows: NDArray[np.int64], evs: Columns, memory: Memory | None
-) -> NDArray[np.uint8]:
-    """Returns the verdict of each EV, (peers, EVs)."""
-    states = evs["state"]
+) -> tuple[NDArray[np.uint8], bool]:
+    """Returns the verdict of each EV, (peers, EVs), and Facts.has_new."""
+    states, has_new = evs["state"], False
     verdicts = _BY_STATE[np.minimum(states, len(EvState) - 1)]
     now = time.monotonic_ns()
     peers, numbers = np.nonzero(states == EvState.UNKNOWN)
@@ -102,6 +103,7 @@ def _verdicts(
         is_old = now - since_ns.astype(np.int64) > _UNPROBED_NS
         is_failed = (configured != 0) & (probes >= _UNANSWERED) & is_old
         verdicts[peers[is_failed], numbers[is_failed]] = Verdict.FAILED
+        has_new = bool(((configured != 0) & ~is_failed).any())
     peers, numbers = np.nonzero(states == EvState.ASSUMED_BAD)
     is_grey = np.zeros(verdicts.shape, bool)
     if len(peers):
@@ -114,10 +116,21 @@ def _verdicts(
         verdicts[(verdicts == Verdict.GOOD) & is_lately_grey] = Verdict.LOSSY
     if (verdicts == Verdict.LOSSY).any():
         verdicts[(verdicts == Verdict.GOOD) & _loss_unknown(tables, rows, evs, now, verdicts)] = Verdict.IDLE
-    sample = slice(None, None, -(-len(rows) // _SAMPLE) or 1)
+    sample = _sample(rows)
     if (_with_slow(tables, rows[sample], verdicts[sample]) == Verdict.SLOW).any():
         verdicts = _with_slow(tables, rows, verdicts)
-    return np.asarray(verdicts)
+    return np.asarray(verdicts), has_new
+
+
+def has_slow(tables: Tables, rows: NDArray[np.int64], evs: int) -> bool:
+    """Returns whether some of the peers' EVs are slow; `evs` of each, which are all good. Reads those of a sample."""
+    sampled = rows[_sample(rows)]
+    good = np.full((len(sampled), evs), Verdict.GOOD, np.uint8)
+    return bool((_with_slow(tables, sampled, good) == Verdict.SLOW).any())
+
+
+def _sample(rows: NDArray[np.int64]) -> slice:
+    return slice(None, None, -(-len(rows) // _SAMPLE) or 1)
 
 
 def _loss_unknown(

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from mrcd.fabric.topology import Plan
 from mrcd.health.diagnosis.by_links import UNANSWERED
 from mrcd.health.diagnosis.causes import Cause, Kind
+from mrcd.health.diagnosis.facts import Verdict
 from mrcd.health.diagnosis.memory import Memory
-from mrcd.health.diagnosis.read_facts import read_facts
+from mrcd.health.diagnosis.read_facts import has_slow, read_facts
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.events import EventLog
 from mrcd.net.unroutable import unroutable_packets
@@ -41,17 +42,27 @@ class CauseWatch:
         self._rounds: dict[Key, int] = {}
         self._seen: tuple[Any, ...] = ()
         self._found: list[Cause] = []
-        self._unread = 0  # intervals since the tables were read
+        self._unread = 0  # intervals since the tables were read, or nothing was left to read
+        self._is_well = False  # all EVs were good when they were read, and no cause was found
 
     def diagnose(self, tables: Tables, plan: Plan) -> list[Cause]:
-        """Returns the causes of this moment. Reads no EVs while no state has changed, but for every tenth call."""
+        """Returns the causes of this moment.
+
+        Reads no EVs while no state has changed, but for every tenth call: all of them, or a sample if all were good.
+        """
+        rows = np.array([p.host.id for p in plan.peers], np.int64)
         arrivals = {plane: unroutable_packets(name) for plane, name in enumerate(plan.interfaces)}
         self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals)
         known = *self.memory.refused, *self.memory.unroutable
-        seen = (id(plan), known, *_marks(tables, np.array([p.host.id for p in plan.peers], np.int64)))
+        seen = (id(plan), known, *_marks(tables, rows))
+        evs_per_peer = plan.paths.shape[0] * plan.paths.shape[1]
         self._unread += 1
+        if seen == self._seen and self._unread >= _AFTER and self._is_well and not has_slow(tables, rows, evs_per_peer):
+            self._unread = 0
         if seen != self._seen or self._unread >= _AFTER:
-            self._found = diagnose(read_facts(tables, plan, memory=self.memory))
+            facts = read_facts(tables, plan, memory=self.memory)
+            self._found = diagnose(facts)
+            self._is_well = not (self._found or facts.has_new or (facts.verdicts > Verdict.GOOD).any())
             self._seen, self._unread = seen, 0
         return self._found
 
