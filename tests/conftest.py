@@ -56,7 +56,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Makes tests of a worker wait while another one's test runs alone."""
     if not hasattr(item.config, "workerinput"):
         return (yield)
-    with schedule.turn(item.path):
+    with schedule.locked_for(item.path):
         return (yield)
 
 

@@ -49,7 +49,7 @@ def wanted(arguments: list[str]) -> int:
 
 
 @contextlib.contextmanager
-def turn(path: Path) -> Iterator[None]:
+def locked_for(path: Path) -> Iterator[None]:
     """A block for a test of this file: while no test of another worker runs, if it must run alone."""
     fd = os.open(TESTS, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -164,7 +164,7 @@ def _verify(at: Arriving, o: Outer, plane: int) -> None:
     if o.source != at.host.peers[o.sender][plane]:
         raise DroppedError("wrong_source")
     if o.type == DATA and at.is_tagged(o, at.frame[o.end - MRC : o.end - 8]) and not at.is_new(o):
-        at.ask_clock(o.sender)
+        at.request_clock(o.sender)
         raise DroppedError("stale")
 
 

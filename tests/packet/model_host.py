@@ -197,7 +197,7 @@ class Arriving:
             return self.host.mode is not AuthMode.REQUIRED
         return -100 * MS < signed(self.now + clock_ns - o.tx_ns) < 500 * MS
 
-    def ask_clock(self, peer: int) -> None:
+    def request_clock(self, peer: int) -> None:
         """Has a report requested from a peer that was not heard a moment ago: its reply tells its clock."""
         if signed(self.now - self.get("peers", peer, "heard_ns")) >= 20 * MS:
             self.set("watches", peer, "due_ns", 0)

@@ -203,9 +203,9 @@ def _inner(p: Packet, host: Host, plane: int) -> bytes:
 
 
 def _probe(p: Packet, now: int, tx_ns: int) -> bytes:
-    seq, links, status, generation, first, counts = p.probe
-    asked_ns = (now - p.round_trip_ms * MS) % U64 if p.type == REPLY else tx_ns
-    probe = PROBE_FORMAT.pack(seq, links, status, generation, 1, first, counts, b"\x07\x08", 0xABCD, asked_ns)
+    seq, plane_mask, status, generation, first, counts = p.probe
+    request_ns = (now - p.round_trip_ms * MS) % U64 if p.type == REPLY else tx_ns
+    probe = PROBE_FORMAT.pack(seq, plane_mask, status, generation, 1, first, counts, b"\x07\x08", 0xABCD, request_ns)
     return probe + bytes(i & 0xFF for i in range(p.room))
 
 

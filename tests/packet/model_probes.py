@@ -46,7 +46,7 @@ class Probe:
     def __init__(self, at: Arriving, o: Outer) -> None:
         self.at, self.o, self.host, self.peer = at, o, at.host, o.sender
         self.header, self.body = at.frame[o.end - MRC : o.end - 8], at.frame[o.end : o.end + PROBE]
-        self.seq, self.links, self.status, self.generation, *rest = PROBE_FORMAT.unpack(self.body)
+        self.seq, self.plane_mask, self.status, self.generation, *rest = PROBE_FORMAT.unpack(self.body)
         _, self.first, self.counts, self.key_ids, self.fingerprint, self.tx_ns = rest
         usable: list[int] = at.get("peers", self.peer, "usable")
         self.usable = [n for n in range(self.host.evs) if usable[n // 64] >> n % 64 & 1]
@@ -54,7 +54,7 @@ class Probe:
     # ---- a request ----
 
     def answer(self, plane: int) -> None:
-        """Counts a request, learns from it, and replies with the counts that it asks for. Raises DroppedError."""
+        """Counts a request, learns from it, and replies with the counts that it requests. Raises DroppedError."""
         at, o = self.at, self.o
         if self._check_request():
             self._learn_status()
@@ -94,7 +94,7 @@ class Probe:
         if not is_tagged:
             return True
         if not at.is_new(o):
-            at.ask_clock(self.peer)
+            at.request_clock(self.peer)
             if at.get("auths", self.peer, "clock_ns"):
                 raise DroppedError("stale")
             return False
@@ -124,10 +124,10 @@ class Probe:
         key_id = get("auths", self.peer, "tx_id")[get("auths", self.peer, "tx_slot")]
         fields = (VERSION, REPLY, o.flags, key_id, self.host.id, o.ev, o.seq, o.segments, self.peer, tx_ns, b"")
         header = HEADER.pack(*fields)[:-8]
-        links, generation = get("node", (), "plane_mask"), get("node", (), "generation")
+        plane_mask, generation = get("node", (), "plane_mask"), get("node", (), "generation")
         status = get("node", (), "status") | get("auths", self.peer, "status")
         accepted = bytes(get("auths", self.peer, "rx_id")[:2])
-        told = struct.pack("!HHI", links, status, generation)
+        told = struct.pack("!HHI", plane_mask, status, generation)
         file = struct.pack("!H", self.host.fingerprint)
         body = self.body[:4] + told + self.body[12:20] + accepted + file + self.body[24:]
         tag = bytes(8)
@@ -201,7 +201,7 @@ class Probe:
         at.set("peers", peer, "heard_ns", NOW)
         if self._is_overtaken():
             return
-        if at.get("peers", peer, "plane_mask") != self.links:
+        if at.get("peers", peer, "plane_mask") != self.plane_mask:
             self._choose_usable()
         for name, value in (
             ("plane_mask_ns", self.o.tx_ns),
@@ -209,14 +209,14 @@ class Probe:
             ("key_ids", [*self.key_ids, 0, 0]),
             ("fingerprint", self.fingerprint),
             ("status", self.status),
-            ("plane_mask", self.links),
+            ("plane_mask", self.plane_mask),
         ):
             at.set("peers", peer, name, value)
 
     def _choose_usable(self) -> None:
         """Usable are the good EVs on links of both ends, and while these are too few, the best of the others."""
-        at, links = self.at, self.links & self.at.get("node", (), "plane_mask")
-        numbers = [n for peer, n in self.host.headers if peer == self.peer and links >> n // self.host.slots & 1]
+        at, plane_mask = self.at, self.plane_mask & self.at.get("node", (), "plane_mask")
+        numbers = [n for peer, n in self.host.headers if peer == self.peer and plane_mask >> n // self.host.slots & 1]
         ranked = sorted((self._rank(n), n % self.host.slots, n) for n in numbers)
         most = at.get("peers", self.peer, "floor") or 1
         self.usable = [n for rank, _, n in ranked if rank == 1]

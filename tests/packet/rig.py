@@ -185,9 +185,9 @@ class Bench:
 
     def set_rotations(self, plane: int) -> None:
         """Makes every peer's next packet start after this plane, with slot 0; 0: as before the first packet."""
-        turns = np.zeros(libbpf.possible_cpus(), abi.ROTATION)
-        turns["plane"] = plane
-        self._fill("mrc_rotations", range(len(self.tables.peers)), turns.tobytes())
+        rotations = np.zeros(libbpf.possible_cpus(), abi.ROTATION)
+        rotations["plane"] = plane
+        self._fill("mrc_rotations", range(len(self.tables.peers)), rotations.tobytes())
 
     def map_fd(self, name: str) -> int:
         """Returns the descriptor of a map of the loaded object, pinned or not."""

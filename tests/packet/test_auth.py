@@ -220,7 +220,7 @@ def test_recorded_requests_are_stale(bench: Bench) -> None:
     refuses(bench, tagged(request(bench, ago_ns=S)), "stale")
 
 
-def is_asked(bench: Bench) -> bool:
+def is_report_due(bench: Bench) -> bool:
     """Returns whether the tick is to request a report from h2 at once."""
     watch = bench.tables.watches[H2]
     return (int(watch["due_ns"]), int(watch["announce"])) == (0, 1)
@@ -228,13 +228,15 @@ def is_asked(bench: Bench) -> bool:
 
 @both_hooks
 @pytest.mark.parametrize("make", [data, request])
-def test_a_peer_whose_clock_restarted_is_asked_for_it(bench: Bench, hook: Hook, make: Callable[..., Packet]) -> None:
+def test_a_report_is_requested_from_a_peer_whose_clock_restarted(
+    bench: Bench, hook: Hook, make: Callable[..., Packet]
+) -> None:
     authenticate(bench)
     bench.tables.watches["due_ns"][H2] = NEVER
-    for ago_ns, asked in ((-S, False), (30 * MS, True)):
+    for ago_ns, is_due in ((-S, False), (30 * MS, True)):
         bench.peer(H2)["heard_ns"] = now() - ago_ns
         assert bench.pop(hook, tagged(make(bench, ago_ns=1000 * S)), PLANE)[0] == "drop"
-        assert is_asked(bench) == asked
+        assert is_report_due(bench) == is_due
     assert bench.drops() == {"stale": 2}
 
 
@@ -245,7 +247,7 @@ def test_data_is_refused_until_the_peers_clock_is_known(bench: Bench, hook: Hook
     bench.tables.auths["clock_ns"][H2] = bench.peer(H2)["heard_ns"] = 0
     bench.tables.watches["due_ns"][H2] = NEVER
     assert bench.pop(hook, tagged(data(bench)), PLANE)[0] == "drop"
-    assert (bench.drops(), is_asked(bench)) == ({"stale": 1}, True)
+    assert (bench.drops(), is_report_due(bench)) == ({"stale": 1}, True)
 
 
 @both_hooks
@@ -264,7 +266,7 @@ def test_a_request_is_answered_but_not_believed_until_the_peers_clock_is_known(b
     packet = tagged(request(bench, plane_mask=0, generation=GENERATION + 1))
     for _ in range(2):  # it is not noted either: a recorded one must not make the peer's next ones old
         assert bench.pop("tc", packet, PLANE)[0] == "redirect"
-    assert (bench.peer(H2).tobytes(), is_asked(bench)) == (peer, True)
+    assert (bench.peer(H2).tobytes(), is_report_due(bench)) == (peer, True)
     assert not any(bench.tables.replays[H2].tobytes())
 
 

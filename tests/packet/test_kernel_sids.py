@@ -89,8 +89,8 @@ def test_probes_tell_who_sends_by_plain_srv6(bench: Bench) -> None:
     for plain_now in (1, 0):
         bench.tables.auths["status"][H2] = STATUS_PLAIN * plain_now
         content = MRCProbe(seq=1, plane_mask=ALL_PLANES, status=STATUS_PLAIN * plain_now, tx_ns=time.monotonic_ns())
-        asked = bench.arriving("h2", EV, content, type=PROBE_REQUEST, tx_ns=content.tx_ns)
-        assert Ether(bench.pop("tc", asked, PLANE)[1])[MRCProbe].status == STATUS_PLAIN * plain_now
+        request = bench.arriving("h2", EV, content, type=PROBE_REQUEST, tx_ns=content.tx_ns)
+        assert Ether(bench.pop("tc", request, PLANE)[1])[MRCProbe].status == STATUS_PLAIN * plain_now
         assert bench.peer(H2)["status"] == STATUS_PLAIN * plain_now
         assert bench.pop("tc", plain(bench), PLANE)[0] == "pass"
     bench.peer(H2)["plain_ns"] = time.monotonic_ns() - 4 * 10**9
@@ -124,7 +124,7 @@ def test_an_idle_peer_is_not_taken_for_a_new_one(bench: Bench) -> None:
 
 @both_hooks
 @pytest.mark.parametrize("source", ["fd00:99::3", "2001:db8::3", "fd00::", "::", "last one"])
-def test_no_stranger_reaches_them(bench: Bench, hook: Hook, source: str) -> None:
+def test_unknown_hosts_do_not_reach_them(bench: Bench, hook: Hook, source: str) -> None:
     hear(bench, detached=True)
     bench.tables.node["status"] = STATUS_DETACHED
     if source == "last one":  # an id that no host has

@@ -21,7 +21,7 @@ EV, PLANE = 5, 1
 SIZE = 1000
 STRICT, OFF = (Setup(more=f'[overlay]\nsource_check = "{value}"') for value in ("strict", "off"))
 HOSTS = {4: "10.99.0.{}", 6: "fd00:99::{}"}  # host n has n + 1
-STRANGER = {4: "192.0.2.9", 6: "2001:db8::9"}
+UNKNOWN_HOST = {4: "192.0.2.9", 6: "2001:db8::9"}
 versions = pytest.mark.parametrize("version", [4, 6])
 checked = pytest.mark.parametrize("bench", [STRICT], indirect=True, ids=["strict"])
 unchecked = pytest.mark.parametrize("bench", [OFF], indirect=True, ids=["off"])
@@ -30,7 +30,7 @@ unchecked = pytest.mark.parametrize("bench", [OFF], indirect=True, ids=["off"])
 def packet(version: int, source: int | str | None, target: int | str | None, size: int = 100) -> Packet:
     """Returns a packet between two hosts or addresses; None is an address of no host."""
     src, dst = (
-        STRANGER[version] if h is None else HOSTS[version].format(h + 1) if isinstance(h, int) else h
+        UNKNOWN_HOST[version] if h is None else HOSTS[version].format(h + 1) if isinstance(h, int) else h
         for h in (source, target)
     )
     ip = IP(src=src, dst=dst, id=7) if version == 4 else IPv6(src=src, dst=dst)

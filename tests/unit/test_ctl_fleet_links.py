@@ -56,12 +56,12 @@ def test_several_parts_doubt_and_many_hosts() -> None:
 
 def test_hosts_that_refuse_each_others_packets_come_first() -> None:
     said = (
-        "Not all of it is lost by the fabric: h2 and other hosts refuse each other's packets. Mend that first: "
-        "`mrcctl status` there"
+        "Hosts refused some of these packets: h2 and others have different secrets or cluster files. Mend that first: "
+        "see `mrcctl status` there"
     )
     assert lines(differing=["h2"])[1] == said
     assert lines(differing=["h2"], links=[], lost_packets=0)[1:] == [said]
-    assert "h0, h1, h2, h3 and 2 more and other hosts" in lines(differing=[f"h{i}" for i in range(6)])[1]
+    assert "h0, h1, h2, h3 and 2 more and others" in lines(differing=[f"h{i}" for i in range(6)])[1]
 
 
 def test_nothing_is_lost() -> None:

@@ -180,7 +180,29 @@ def test_functions_in_drawings_exist() -> None:
     ]
     assert found
     for path, name in found:
-        assert re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8")), f"{path}: {name}"
+        defines = (
+            rf"^ *(?:async )?(?:def|class|struct) {name}\b"
+            if path.endswith(".py")
+            else rf"^[^/\s#].*\b{name}(?:\(| \{{)"
+        )
+        assert re.search(defines, (ROOT / path).read_text(encoding="utf-8"), re.M), f"{path}: {name}"
+
+
+def test_every_package_of_mrcd_is_listed_below_those_that_import_it() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    order = re.findall(r"^\| `mrcd/(\w+)/` \|", text, re.M)
+    assert sorted(order) == sorted(p.parent.name for p in (ROOT / "mrcd").glob("*/__init__.py"))
+    for place, name in enumerate(order):
+        code = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "mrcd" / name).rglob("*.py"))
+        imported = {m for m in re.findall(r"(?:from|import) mrcd\.(\w+)", code) if m in order}
+        assert imported <= set(order[place:]), name
+
+
+@pytest.mark.parametrize("directory", ["tests", "scripts/labkit"])
+def test_every_directory_is_listed(directory: str) -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    found = {p.name for p in (ROOT / directory).iterdir() if p.is_dir() and any(p.glob("*.py"))}
+    assert found == set(re.findall(rf"^\| `{directory}/(\w+)/` \|", text, re.M))
 
 
 def test_headers_include_only_later_ones_of_the_table() -> None:

@@ -28,7 +28,7 @@ def test_only_a_lab_that_must_run_alone_waits_for_others_and_keeps_them_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, others_may_run: bool
 ) -> None:
     monkeypatch.setattr(schedule, "TESTS", tmp_path)
-    with schedule.turn(tmp_path / file):
+    with schedule.locked_for(tmp_path / file):
         assert is_free(tmp_path, fcntl.LOCK_SH) == others_may_run
         assert not is_free(tmp_path, fcntl.LOCK_EX)
     assert is_free(tmp_path, fcntl.LOCK_EX)

@@ -41,8 +41,8 @@ def _differing(doc: Document, width: int | None) -> list[str]:
         return []
     more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
     return fold(
-        f"Not all of it is lost by the fabric: {', '.join(hosts[:_SHOWN_HOSTS])}{more} and other hosts refuse each "
-        "other's packets. Mend that first: `mrcctl status` there",
+        f"Hosts refused some of these packets: {', '.join(hosts[:_SHOWN_HOSTS])}{more} and others have different "
+        "secrets or cluster files. Mend that first: see `mrcctl status` there",
         width,
     )
 

@@ -123,7 +123,7 @@ def _verdicts(
 
 
 def has_slow(tables: Tables, rows: NDArray[np.int64], evs: int) -> bool:
-    """Returns whether some of the peers' EVs are slow; `evs` of each, which are all good. Reads those of a sample."""
+    """Returns whether a sample of the peers has slow EVs. All must be good; `evs` is their number per peer."""
     sampled = rows[_sample(rows)]
     good = np.full((len(sampled), evs), Verdict.GOOD, np.uint8)
     return bool((_with_slow(tables, sampled, good) == Verdict.SLOW).any())

@@ -42,13 +42,13 @@ class CauseWatch:
         self._rounds: dict[Key, int] = {}
         self._seen: tuple[Any, ...] = ()
         self._found: list[Cause] = []
-        self._unread = 0  # intervals since the tables were read, or nothing was left to read
+        self._unread = 0  # calls since the EVs, or a sample of their delays, were read
         self._is_well = False  # all EVs were good when they were read, and no cause was found
 
     def diagnose(self, tables: Tables, plan: Plan) -> list[Cause]:
         """Returns the causes of this moment.
 
-        Reads no EVs while no state has changed, but for every tenth call: all of them, or a sample if all were good.
+        Reads EVs when a state has changed, and in every tenth call: then only delays of a sample, if all EVs were good.
         """
         rows = np.array([p.host.id for p in plan.peers], np.int64)
         arrivals = {plane: unroutable_packets(name) for plane, name in enumerate(plan.interfaces)}

@@ -38,13 +38,13 @@ class PacketSender:
                     name = self._names[i % len(names)]
                     m.header.name, m.header.name_length = ct.addressof(name), len(name)
             self._batches.append(messages)
-        self._turn = itertools.cycle(self._batches)
+        self._next_batch = itertools.cycle(self._batches)
 
     def send(self, packets: int) -> int:
         """Sends at least `packets` packets. Returns how many. Raises KernelError."""
         left = packets
         while left > 0:
-            messages = next(self._turn)
+            messages = next(self._next_batch)
             sent = _libc.sendmmsg(self._out.fileno(), messages, len(messages), 0)
             if sent < 0:
                 raise KernelError("send many packets", ct.get_errno())

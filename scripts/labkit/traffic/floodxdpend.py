@@ -40,7 +40,7 @@ class _Feed:
 
     def run(self, rate: float, seconds: float) -> dict[str, float]:
         """Feeds frames for this time. A late call is not caught up later than 10 ms."""
-        run, turn = libbpf.lib().bpf_prog_test_run_opts, 0
+        run, batches = libbpf.lib().bpf_prog_test_run_opts, 0
         begin = now = time.monotonic()
         due, busy = begin, 0.0
         while now < begin + seconds:
@@ -48,13 +48,13 @@ class _Feed:
                 now = time.monotonic()
                 continue
             libbpf.check(
-                "feed frames to the program", run(self._program, ct.byref(self._options[turn % len(self._options)]))
+                "feed frames to the program", run(self._program, ct.byref(self._options[batches % len(self._options)]))
             )
-            turn += 1
+            batches += 1
             due = max(due + BATCH / rate, now - 0.01)
             after = time.monotonic()
             busy, now = busy + after - now, after
-        return {"fed": turn * BATCH, "took_s": now - begin, "busy_s": busy}
+        return {"fed": batches * BATCH, "took_s": now - begin, "busy_s": busy}
 
 
 def main() -> None:

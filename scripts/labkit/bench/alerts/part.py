@@ -62,7 +62,7 @@ def run_case(site: WatchedLab, case: Case, within_s: float = _WITHIN_S) -> Docum
     try:
         over_s = wait_until_over(site)
     except MachineError as e:
-        errors.append(e.args[0])
+        errors.append(f"{e.args[0]}: {', '.join(sorted({*site.firing(), *site.pending()})) or 'over now'}")
     after = site.fired(first).keys() - fired.keys()
     errors += judge.errors(case.alerts, fired, after)
     return {
