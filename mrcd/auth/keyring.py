@@ -31,6 +31,7 @@ class Keyring:
         self._slots: list[Secret | None] = [None] * abi.KEY_IDS
         self._retired: list[float] = [0.0] * abi.KEY_IDS  # when each slot's secret left the file; 0 = it has not
         self._has_looked = False  # at the keys of the daemon before
+        self._followed: tuple[Secret, ...] = ()  # the wanted secrets, at the last follow()
         self._accepted = np.zeros(0, np.uint32)  # by the peers, at the last follow()
 
     def use(self, mode: enums.AuthMode, secrets: Sequence[Secret]) -> None:
@@ -54,7 +55,7 @@ class Keyring:
 
         Thousands of peers are compared in some microseconds.
         """
-        if not self.settled or self._mode_written is not self.mode:
+        if not self.settled or self._mode_written is not self.mode or self._followed != self.wanted:
             return True
         return self.mode is not enums.AuthMode.OFF and not np.array_equal(_accepted(peers), self._accepted)
 
@@ -72,7 +73,7 @@ class Keyring:
         the rows may have changed, so all keys are written again. Returns whether this host accepts other keys now.
         """
         now, accepted = time.monotonic(), auths["rx_id"][rows]
-        self._accepted = _accepted(peers).copy()
+        self._followed, self._accepted = self.wanted, _accepted(peers).copy()
         if not self._has_looked:
             self._slots = [self._held(auths[rows], slot, rows) for slot in range(abi.KEY_IDS)]
             self._has_looked = True

@@ -67,6 +67,7 @@ class PeerWatch:
     def usable_for_routes(self, row: int) -> NDArray[np.uint64]:
         """Returns a peer's usable EVs (mrc_peer.usable), and records that its routes are made of them now."""
         self._routed[row] = self._tables.peers["usable"][row]
+        self._is_routed = False  # they may be others again before the next check
         return np.asarray(self._routed[row])
 
     def check(self, rows: hold_down.Ints, now: int) -> None:

@@ -2,9 +2,10 @@
 /* All fuzz targets in one program, because bpf/ then compiles once. The name of the program selects the target. */
 #include "peer_packets.h"
 
-#pragma clang attribute push(__attribute__((no_sanitize("coverage"))), apply_to = function) /* as in helpers.h */
-
+/* It calls what the programs inline. */
 #include "fuzz_outer.h"
+
+#pragma clang attribute push(__attribute__((no_sanitize("coverage"))), apply_to = function) /* as in helpers.h */
 
 #include "fuzz_probes.h"
 

@@ -15,6 +15,7 @@ import pytest
 from click.testing import Result
 
 from mrcd.ctl.documents.fleet_links import links_lines
+from mrcd.fleet.localise.document import differing_hosts
 from mrcd.fleet.localise.read import Selection
 from mrcd.fleet.prometheus import HttpConfig, Prometheus, one_of, read_config
 
@@ -26,7 +27,7 @@ LINK = {
 }  # fmt: skip
 DOCUMENT: dict[str, Any] = {
     "time": "2030-01-02T03:04:05+00:00", "window_s": 60.0, "hosts": 6, "packets": 175_000, "lost_packets": 56,
-    "links": [LINK], "differing": [],
+    "links": [LINK], "differing": [], "differing_is_sure": False,
 }  # fmt: skip
 
 
@@ -55,13 +56,17 @@ def test_several_parts_doubt_and_many_hosts() -> None:
 
 
 def test_hosts_that_refuse_each_others_packets_come_first() -> None:
-    said = (
-        "Hosts refused some of these packets: h2 and others have different secrets or cluster files. Mend that first: "
-        "see `mrcctl status` there"
-    )
-    assert lines(differing=["h2"])[1] == said
-    assert lines(differing=["h2"], links=[], lost_packets=0)[1:] == [said]
-    assert "h0, h1, h2, h3 and 2 more and others" in lines(differing=[f"h{i}" for i in range(6)])[1]
+    def said(hosts: str) -> str:
+        return (
+            f"Hosts refuse each other's packets, which count as lost: {hosts} have other secrets or another cluster "
+            "file. Mend that first: see `mrcctl status` there"
+        )
+
+    assert lines(differing=["h2"], differing_is_sure=True)[1] == said("h2")
+    assert "drain" not in "\n".join(lines(differing=["h2"]))
+    assert lines(differing=["h2"], links=[], lost_packets=0)[1:] == [said("h2")]
+    assert lines(differing=["h1", "h2"])[1] == said("some of h1, h2")
+    assert lines(differing=[f"h{i}" for i in range(6)], differing_is_sure=True)[1] == said("h0, h1, h2, h3 and 2 more")
 
 
 def test_nothing_is_lost() -> None:
@@ -168,6 +173,17 @@ def test_hosts_that_are_there_twice(mrcctl: Mrcctl, serve: Callable[..., Server]
     result = mrcctl("fleet", "links", "--prometheus", serve(200, vector(*((each, 1.0) for each in labels))).url)
     assert result.exit_code == 2
     assert "Prometheus has the sums of h[0-1] more than once\n  hint: one scrape job per host" in result.stderr
+
+
+def test_the_hosts_that_differ_are_those_of_which_a_host_is_sure(serve: Callable[..., Server]) -> None:
+    def differing(*found: tuple[str, float]) -> tuple[list[str], bool]:
+        server = serve(200, vector(*(({"target": target}, value) for target, value in found)))
+        document = differing_hosts(Prometheus(server.url, 5, HttpConfig()), 1e9)
+        return document["differing"], document["differing_is_sure"]
+
+    assert differing() == ([], False)
+    assert differing(("peer:h2", 0.5), ("peer:h1", 0.5)) == (["h1", "h2"], False)
+    assert differing(("peer:h2", 0.5), ("peer:h1", 0.5), ("host:h2", 1.0)) == (["h2"], True)
 
 
 def test_hosts_that_have_sent_nothing(mrcctl: Mrcctl, serve: Callable[..., Server]) -> None:

@@ -66,7 +66,7 @@ LOST = {
 }  # fmt: skip
 LOCALISED = {
     "time": "2030-01-02T03:04:05+00:00", "window_s": 60.0, "hosts": 17, "packets": 10**9, "lost_packets": 1234,
-    "links": [LOST], "differing": ["h2"],
+    "links": [LOST], "differing": ["h2"], "differing_is_sure": True,
 }  # fmt: skip
 
 # A command, and how the headings of its tables begin.

@@ -107,6 +107,19 @@ def test_routes_follow_the_usable_evs_at_intervals() -> None:
     assert w.changed == []
 
 
+def test_routes_of_a_moment_are_written_again() -> None:
+    """They were written for another reason while an EV was out of use for less than the time between two checks."""
+    w = Watched()
+    w.look()
+    usable = w.arrays.peers["usable"]
+    usable[2, 0] = 0b01
+    w.watch.usable_for_routes(2)
+    usable[2, 0] = 0
+    assert w.look() == [2]
+    w.watch.usable_for_routes(2)
+    assert w.look(5) == []
+
+
 def test_silence_and_its_end_are_reported_after_a_grace_time(monkeypatch: pytest.MonkeyPatch) -> None:
     w = Watched()
     w.look()

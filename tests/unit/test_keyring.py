@@ -338,6 +338,28 @@ def test_there_is_news_until_all_keys_are_as_wanted(clock: list[float]) -> None:
     assert host.ring.has_news(host.peers)
 
 
+def test_the_order_of_secrets_is_news(clock: list[float]) -> None:
+    """The newest is the last: a rotation is taken back."""
+    host = Host()
+    host.tell(1, 1, 2)
+    host.use(AuthMode.REQUIRED, A, B)
+    host.use(AuthMode.REQUIRED, B, A)
+    assert host.sends_with(1) == 1
+
+
+def test_a_secret_that_came_back_is_retired_anew(clock: list[float]) -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, A, B)
+    host.use(AuthMode.REQUIRED, B)
+    host.use(AuthMode.REQUIRED, A, B)  # before its time was over
+    clock[0] += 3600
+    host.use(AuthMode.REQUIRED, B)
+    assert host.accepted() == {1, 2}
+    clock[0] += 1
+    host.follow()
+    assert host.accepted() == {2}
+
+
 def test_peers_are_told_when_other_keys_are_accepted(clock: list[float]) -> None:
     host = Host()
     changes = []

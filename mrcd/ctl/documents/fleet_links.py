@@ -29,9 +29,10 @@ def links_lines(doc: Document, *, colour: bool, width: int | None) -> list[str]:
     for link in links:
         if link["or_targets"]:
             lines += fold(f"{link['target']} cannot be told from {' or '.join(link['or_targets'])}", width)
-    lines += fold(
-        f"Do: `mrcctl drain {links[0]['target']}` on a host that sees it, then replace the cable or port", width
-    )
+    if not doc["differing"]:
+        lines += fold(
+            f"Do: `mrcctl drain {links[0]['target']}` on a host that sees it, then replace the cable or port", width
+        )
     return lines
 
 
@@ -40,9 +41,10 @@ def _differing(doc: Document, width: int | None) -> list[str]:
     if not hosts:
         return []
     more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
+    some = "" if doc["differing_is_sure"] or len(hosts) == 1 else "some of "
     return fold(
-        f"Hosts refused some of these packets: {', '.join(hosts[:_SHOWN_HOSTS])}{more} and others have different "
-        "secrets or cluster files. Mend that first: see `mrcctl status` there",
+        f"Hosts refuse each other's packets, which count as lost: {some}{', '.join(hosts[:_SHOWN_HOSTS])}{more} have "
+        "other secrets or another cluster file. Mend that first: see `mrcctl status` there",
         width,
     )
 

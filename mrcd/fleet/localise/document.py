@@ -60,14 +60,19 @@ def localised(server: Prometheus, window_s: float) -> Document:
         "packets": round(sent),
         "lost_packets": round(lost),
         "links": [_document(part, reader.names, history) for part in parts],
-        "differing": _differing(server, at),
+        **differing_hosts(server, at),
     }
 
 
-def _differing(server: Prometheus, at: float) -> list[str]:
-    """Returns the hosts that others call different: these refuse each other's packets, which count as lost."""
-    samples = server.query(f'{_FAULT}{{cause=~"wrong_key|config_differs"}}', at)
-    return sorted({labels.get("target", "").partition(":")[2] for labels, _ in samples})
+def differing_hosts(server: Prometheus, at: float) -> Document:
+    """Returns the hosts that differ, by the diagnoses of all: hosts refuse each other's packets, which count as lost.
+
+    Where no host is sure, only some of the named hosts differ.
+    """
+    samples = server.query(f'{_FAULT}{{cause=~"wrong_key|config_differs", target!=""}}', at)
+    is_sure = any(value >= 1 for _, value in samples)
+    hosts = {labels["target"].partition(":")[2] for labels, value in samples if value >= 1 or not is_sure}
+    return {"differing": sorted(hosts), "differing_is_sure": is_sure}
 
 
 def _document(part: Part, names: Names, history: "_History") -> Document:

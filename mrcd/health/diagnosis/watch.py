@@ -54,7 +54,7 @@ class CauseWatch:
         arrivals = {plane: unroutable_packets(name) for plane, name in enumerate(plan.interfaces)}
         self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals)
         known = *self.memory.refused, *self.memory.unroutable
-        seen = (id(plan), known, *_marks(tables, rows))
+        seen = (known, *_marks(tables, rows))
         evs_per_peer = plan.paths.shape[0] * plan.paths.shape[1]
         self._unread += 1
         if seen == self._seen and self._unread >= _AFTER and self._is_well and not has_slow(tables, rows, evs_per_peer):
@@ -109,8 +109,11 @@ def _place(cause: Cause) -> tuple[str | None, int | None]:
 
 
 def _marks(tables: Tables, rows: NDArray[np.int64]) -> tuple[Any, ...]:
-    """Returns what changes with every fact of a diagnosis, except for delays and the age of new EVs."""
+    """Returns what changes with every fact of a diagnosis, except for delays and the age of new EVs.
+
+    The epoch changes with each plan that is put in force.
+    """
     peers = (tables.peers[name][rows].tobytes() for name in ("plane_mask", "status", "fingerprint"))
-    node = (int(tables.node[name]) for name in ("plane_mask", "status"))
+    node = (int(tables.node[name]) for name in ("epoch", "plane_mask", "status"))
     links = (tables.links["unanswered"] >= UNANSWERED).tobytes()
     return int(tables.transitions()["count"].sum()), *node, *peers, tables.watches["silent"][rows].tobytes(), links
