@@ -91,12 +91,13 @@ def mrcd(
     with RunDir(run_dir) as locked:
         source = FileSource(config_path, file.directory(run_dir, state_dir))
         loaded = asyncio.run(first_file(source, name))
-        asyncio.run(_serve(source, loaded, name, locked, bpffs, state_dir))
+        asyncio.run(serve(source, loaded, name, locked, bpffs, state_dir))
 
 
-async def _serve(
+async def serve(
     source: "FileSource", loaded: "Loaded", host: str, run_dir: "RunDir", bpffs: Path, state_dir: Path | None
 ) -> None:
+    """Runs the daemon until a signal ends it, or an error of one of its parts, which it raises."""
     # Imported here so that --check does not load bcc and aiohttp.
     from mrcd.api.server import Servers
     from mrcd.daemon.daemon import running

@@ -42,7 +42,7 @@ class PinDescriptors:
 
     def __init__(self, source: "PinDescriptors | None" = None) -> None:
         """Duplicates the descriptors of `source`, if given."""
-        self._fds: dict[str, int] = {name: os.dup(fd) for name, fd in source._fds.items()} if source else {}
+        self._fds: dict[str, int] = {name: os.dup(source[name]) for name in source} if source else {}
 
     def __getitem__(self, name: str) -> int:
         return self._fds[name]

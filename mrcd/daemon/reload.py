@@ -88,7 +88,7 @@ class Reloader:
         name = str(self.source.path) if loaded.file is None else f"generation {generation} in etcd"
         document = difference.document() | {"file": name, "host": plan.host.name}
         if not force:
-            self._check_secrets(plan, secrets)
+            self.check_secrets(plan, secrets)
         if not difference.anything and secrets != daemon.keyring.wanted:
             daemon.use_secrets(plan, secrets)
             self.source.adopted(loaded)
@@ -101,7 +101,7 @@ class Reloader:
             return document | {"message": "nothing to change: the file equals the running configuration"}
         difference.check(detached=daemon.detached, force=force)
         await self._check_interfaces(plan)
-        await self._apply(plan, difference, secrets)
+        await self.apply(plan, difference, secrets)
         self.source.adopted(loaded)
         by = {} if generation is None else {"generation": generation}
         daemon.events.add("daemon", reason="reloaded", evidence=_summary(difference) | by)
@@ -109,7 +109,7 @@ class Reloader:
         done = [s for s in difference.steps() if not difference.agreed]
         return document | {"message": "; ".join(["reloaded", *done])}
 
-    def _check_secrets(self, plan: Plan, secrets: Sequence[Secret]) -> None:
+    def check_secrets(self, plan: Plan, secrets: Sequence[Secret]) -> None:
         """Raises UsageError if reachable peers and this host would refuse each other's packets."""
         daemon, mode = self._daemon, enums.AuthMode[plan.config.auth.mode.upper()]
         names = {p.host.id: p.host.name for p in daemon.plan.peers}
@@ -155,7 +155,7 @@ class Reloader:
                 hint="name them in [interfaces] names, or in the host's interfaces",
             )
 
-    async def _apply(self, plan: Plan, difference: config_diff.Difference, secrets: Sequence[Secret]) -> None:
+    async def apply(self, plan: Plan, difference: config_diff.Difference, secrets: Sequence[Secret]) -> None:
         """Put the plan in force, or restore the one before if that fails."""
         daemon = self._daemon
         before, old, old_tables = daemon.plan, daemon.dataplane, daemon.tables
@@ -164,7 +164,7 @@ class Reloader:
         try:
             if difference.programs:
                 new = old.successor(plan)
-                await _load(new)
+                await load_programs(new)
             if new.tables != new.pins:
                 tables = Tables(new.tables, writable=True)
             async with daemon.netlink_lock:
@@ -201,7 +201,7 @@ class Reloader:
             old_tables.close()
 
 
-async def _load(dataplane: Dataplane) -> None:
+async def load_programs(dataplane: Dataplane) -> None:
     """Loads the programs in a thread, because the verifier takes seconds.
 
     If the daemon stops, this is cancelled, but still waits: the object must not be closed while it is being loaded.

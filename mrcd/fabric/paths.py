@@ -22,7 +22,7 @@ from mrcd.tables.abi import SRH_MAX
 _USIDS = 4  # the longest computed path: T0, T1, T0, host
 NO_T1 = -1
 _AT_ONCE = 256  # peers
-_OBJECTS_KEPT = 32  # peers whose EV objects are cached
+OBJECTS_KEPT = 32  # peers whose EV objects are cached
 
 Ints = NDArray[np.int64]
 
@@ -139,7 +139,7 @@ class Paths:
         found = self._kept.pop(peer, None)
         if found is None:
             found = self.some(peer, range(self._c.evs_per_peer))
-            for oldest in list(self._kept)[: max(0, len(self._kept) - _OBJECTS_KEPT + 1)]:
+            for oldest in list(self._kept)[: max(0, len(self._kept) - OBJECTS_KEPT + 1)]:
                 self._kept.pop(oldest, None)  # default, because another thread may have removed it
         self._kept[peer] = found
         return found

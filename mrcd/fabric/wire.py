@@ -74,7 +74,7 @@ class MRC(Packet):  # type: ignore[misc]
 
     def _do_summary(self) -> tuple[int, str, list[Any]]:
         """Returns the summary of this layer and the inner one: scapy would show the innermost layer only."""
-        _, inner, needed = self.payload._do_summary()
+        _, inner, needed = self.payload._do_summary()  # noqa: SLF001 - scapy's hook for this
         return 1, f"{self.mysummary()} / {inner}" if inner else self.mysummary(), needed
 
 

@@ -130,7 +130,7 @@ class FleetMember:
         """Follow one endpoint until it fails. Raises MrcdError if no other one answers."""
         snapshot = await etcd.read(keys.want)
         values, endpoint = dict(snapshot.values), etcd.endpoint
-        self._take(snapshot.cluster, snapshot.revision, keys.wanted(values))
+        self.take(snapshot.cluster, snapshot.revision, keys.wanted(values))
         self._note_connected(endpoint)
         lease = _Lease(etcd, keys.host(self._host()))
         try:
@@ -152,9 +152,9 @@ class FleetMember:
                     values[change.key] = change.value
                     revision = max(revision, change.value.revision)
             if changes:
-                self._take(cluster, revision, keys.wanted(values))
+                self.take(cluster, revision, keys.wanted(values))
 
-    def _take(self, cluster: str, revision: int, wanted: Wanted) -> None:
+    def take(self, cluster: str, revision: int, wanted: Wanted) -> None:
         """Have `wanted` applied, unless this is an etcd that knows nothing of this fleet."""
         known = self._wanted.unreadable if self._wanted else {}
         for key, why in wanted.unreadable.items():
@@ -193,13 +193,13 @@ class FleetMember:
                 await asyncio.wait_for(self._changed.wait(), None if math.isinf(wait_s) else wait_s)
             self._changed.clear()
             try:
-                wait_s = await self._apply()
+                wait_s = await self.apply()
             except Exception:
                 log.exception("what etcd wants")
                 wait_s = _RETRY_S
             self._applied.set()
 
-    async def _apply(self) -> float:
+    async def apply(self) -> float:
         """Apply what etcd wants. Return the seconds until that must be tried again."""
         if self._wanted is None:
             return math.inf

@@ -29,7 +29,7 @@ log = logging.getLogger("mrcd.health.monitor")
 _SLICE_NS = 50_000_000  # between two slices of the grey-loss test
 _PEERS_NS = 100_000_000  # between two checks of the peers, on which their routes depend
 _LOST_NS = 1_000_000_000  # between two checks for lost events
-_MIN_WAIT_S = 0.001
+MIN_WAIT_S = 0.001
 _URGENT_S = 0.005  # a tick that is due sooner takes precedence over the checks,
 _MAX_DELAY_NS = 500_000_000  # but not for longer than this
 _EVENTS_AT_ONCE = 8  # less than a millisecond
@@ -93,7 +93,7 @@ class Monitor:
             log.error("%s; mrcd continues to watch paths", error)
         self._last_error = error
         self.ticks.add(time.perf_counter() - begun)
-        self._next = self._loop.call_later(max(wait_s, _MIN_WAIT_S), self._work)
+        self._next = self._loop.call_later(max(wait_s, MIN_WAIT_S), self._work)
 
     def _work_now(self) -> None:
         # A second call would put the tick behind the next event.

@@ -41,10 +41,10 @@ class PeerWatch:
 
     def follow(self, before: "PeerWatch", replaced_hosts: AbstractSet[int] = frozenset()) -> None:
         """Takes over what was known of the peers under an earlier plan, except of `replaced_hosts`."""
-        self._started = before._started
-        known = [row for row in self.names.keys() - replaced_hosts if row < len(before._known_heads)]
-        self._known_heads[known] = before._known_heads[known]
-        self._known_heard[known] = before._known_heard[known]
+        self._started = before._started  # noqa: SLF001 - the same class
+        heads, heard = before._known_heads, before._known_heard  # noqa: SLF001 - the same class
+        known = [row for row in self.names.keys() - replaced_hosts if row < len(heads)]
+        self._known_heads[known], self._known_heard[known] = heads[known], heard[known]
         self.silent = before.silent & self.names.keys() - replaced_hosts
 
     @property

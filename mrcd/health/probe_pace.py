@@ -43,8 +43,5 @@ def unreachable_ns(plan: Plan) -> int:
     With many peers it is longer: each is probed less often.
     """
     c = plan.config
-    return _silent_ns(pace(c.health, len(plan.peers), plan.ev_count, c.cluster.evs_per_peer), _UNREACHABLE_NS)
-
-
-def _silent_ns(pace: Pace, least_ns: int) -> int:
-    return max(least_ns, 3 * pace.interval_ns)
+    found = pace(c.health, len(plan.peers), plan.ev_count, c.cluster.evs_per_peer)
+    return max(_UNREACHABLE_NS, 3 * found.interval_ns)

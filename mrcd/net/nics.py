@@ -68,7 +68,7 @@ class Nics:
             queues=queues,
             rps_cpus=rps_cpus,
         )
-        self._warn_if_made_otherwise(queues, rps_cpus)
+        self.warn_if_made_otherwise(queues, rps_cpus)
         await self._pace(mtu, longest)
         burst = c.granularity == "burst"
         wanted = {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst)
@@ -149,7 +149,7 @@ class Nics:
 
     # ---- parts of reconcile() ----
 
-    def _warn_if_made_otherwise(self, queues: int, rps_cpus: set[int]) -> None:
+    def warn_if_made_otherwise(self, queues: int, rps_cpus: set[int]) -> None:
         """Warns if mrc0 has other queues or RPS CPUs than a new one would have: both are fixed when it is created."""
         name, alias, wanted = self.mrc0.name, self.mrc0.alias, made_with(queues, rps_cpus)
         if alias != wanted:

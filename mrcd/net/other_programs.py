@@ -29,11 +29,11 @@ def at(hooks: Iterable[Hook], ours: set[int]) -> list[Document]:
     for ifindex, point in dict.fromkeys(hooks):
         with contextlib.suppress(OSError):  # the interface was deleted meanwhile
             interface = socket.if_indextoname(ifindex)
-            found += _documents(interface, point, programs(ifindex, point), ours)
+            found += documents(interface, point, programs(ifindex, point), ours)
     return found
 
 
-def _documents(interface: str, point: str, attached: Sequence[Program], ours: set[int]) -> list[Document]:
+def documents(interface: str, point: str, attached: Sequence[Program], ours: set[int]) -> list[Document]:
     """Returns the documents of one hook. Pure."""
     our_index = next((i for i, (number, _) in enumerate(attached) if number in ours), None)
     return [

@@ -106,7 +106,7 @@ class View:
             "evs": {s.name: int(states[s]) for s in EvState},
             "usable_evs": int(np.unpackbits(np.ascontiguousarray(records["usable"]).view(np.uint8)).sum()),
             "drops": {k: v for k, v in self._tables.drops().items() if v},
-            "receive": self._receive(),
+            "receive": self.receive(),
             "probing": probe_budget.document(
                 node,
                 self._tables.clock,
@@ -130,7 +130,7 @@ class View:
         began_ns = int(self._tables.clock["began_ns"])
         return (time.monotonic_ns() - began_ns) / 1e9 if began_ns else None
 
-    def _receive(self) -> Document:
+    def receive(self) -> Document:
         """Return how this host processes popped packets: interface, RPS, GRO."""
         node, interface = self._tables.node, self._plan.config.overlay.interface
         received = int(node["overlay_ifindex"]) > 0
@@ -189,7 +189,7 @@ class View:
         evs = (e for p in self._plan.peers if p.host.id == row for e in p.some_evs([number]))
         return next(evs, None)
 
-    def _evs_by_plane(self, rows: NDArray[np.int64]) -> list[Document]:
+    def evs_by_plane(self, rows: NDArray[np.int64]) -> list[Document]:
         """Return the number of usable EVs and of all EVs of each plane."""
         planes = len(self._plan.interfaces)
         used = slice(0, planes * self._plan.config.cluster.evs_per_plane)
@@ -201,7 +201,7 @@ class View:
 
     def _planes(self, peers: NDArray[np.int64]) -> list[Document]:
         """Return a document per plane; `peers` are the rows of all peers."""
-        rows, evs = [], self._evs_by_plane(peers)
+        rows, evs = [], self.evs_by_plane(peers)
         plane_mask, unsent = int(self._tables.node["plane_mask"]), self._tables.unsent_packets()
         hooks = {h["plane"]: h for h in self.hooks if "plane" in h}
         for i, interface in enumerate(self._plan.interfaces):

@@ -15,7 +15,7 @@ from scapy.packet import Raw
 from mrcd.bpf import libbpf
 from mrcd.bpf.structs import LinkInfo
 from mrcd.errors import KernelError
-from mrcd.loader.links import Attachment
+from mrcd.loader.links import Attachment, Links
 from tests.packet.cluster import EVS, H2
 from tests.packet.kernel import needs_tcx
 from tests.packet.rig import Bench
@@ -88,11 +88,11 @@ def test_filter_of_an_earlier_run_is_found_and_removed(
 
     monkeypatch.setattr(libbpf, "create_link", no_tcx)
     bench.dataplane.attach(push)
-    bench.dataplane._filters.clear()  # a new daemon does not know the filter
-    assert bench.dataplane.attached()
-    bench.dataplane.detach_others(set(), [(bench.ifindex["m0"], "egress"), (bench.ifindex["n0"], "ingress")])
+    later = Links(bench.dataplane.pins)  # of a new daemon, which does not know the filter
+    assert later.attached()
+    later.detach_others(set(), [(bench.ifindex["m0"], "egress"), (bench.ifindex["n0"], "ingress")])
     assert _filters() == []
-    assert not bench.dataplane.attached()
+    assert not later.attached()
 
 
 def test_refused_native_xdp_says_so(bench: Bench) -> None:

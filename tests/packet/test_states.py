@@ -7,6 +7,7 @@ import select
 import threading
 from collections.abc import Iterable
 from functools import partial
+from typing import cast
 
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -65,7 +66,7 @@ def test_a_state_is_set_only_from_an_allowed_state(bench: Bench) -> None:
 )
 def test_unknown_peers_evs_and_states_are_refused(bench: Bench, host: int, ev: int, state: int) -> None:
     before = bench.counted()
-    assert bench.dataplane._set_state(host, ev, state, Reason.ADMIN, 0x1F) == 0
+    assert not bench.dataplane.set_state(host, ev, cast(EvState, state), Reason.ADMIN, ANY)
     assert (bench.counted(), events(bench)) == (before, [])
 
 

@@ -93,7 +93,7 @@ class PageServer:
         now = time.monotonic()
         for i in range(count):
             sent, n = 25_000_000 * i, 1000 * i
-            self.page._rates.add(Sample(now - 2 * (count - i), [sent] * 2, [sent // 2] * 2, [n, n], [0, n // 50]))
+            self.page.rates.add(Sample(now - 2 * (count - i), [sent] * 2, [sent // 2] * 2, [n, n], [0, n // 50]))
 
     def fail(self, plane: int, t1: int) -> None:
         """Fails all EVs through a T1."""

@@ -222,8 +222,7 @@ def test_the_longest_report_fits_the_least_mtu(btf: Btf) -> None:
 
 
 def test_overhead_is_the_length_of_the_headers(btf: Btf) -> None:
-    assert topology._MRC == btf.named("STRUCT")["mrc_hdr"]["size"] == len(MRC())
-    assert (len(IPv6()), len(UDP())) == (topology._IPV6, topology._UDP)
+    assert btf.named("STRUCT")["mrc_hdr"]["size"] == len(MRC())
     for n in range(2, cluster_file.MAX_SEGMENTS + 1):
         segments = tuple(IPv6Address(i) for i in range(n))
         srh = IPv6ExtHdrSegmentRouting(nh=17, addresses=[str(s) for s in segments[:0:-1]], segleft=n - 1)

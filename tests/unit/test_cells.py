@@ -190,5 +190,5 @@ def test_what_bounds_judge_is_measured_in_every_round() -> None:
         (name, settings)
         for name, way in ways.items()
         for settings in receive_settings.SETTINGS
-        if throughput._in_every_round(lab, way, settings)
+        if throughput.in_every_round(lab, way, settings)
     } == {(MRCD, receive_settings.EQUAL), (KERNEL, receive_settings.EQUAL)}

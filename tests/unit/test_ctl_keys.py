@@ -205,7 +205,9 @@ def test_the_default_is_that_of_the_cluster_file(
     mrcctl: Mrcctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert str(commands.DEFAULT) == Auth().secret_file
-    assert commands._default() == commands.DEFAULT
+    monkeypatch.setattr(commands, "DEFAULT", tmp_path / "default")
+    assert mrcctl("keys", "generate").exit_code == 0
+    assert len(secrets_file.read(tmp_path / "default")) == 1
     config = tmp_path / "mrcd.toml"
     monkeypatch.setenv("MRCD_CONFIG", str(config))
     config.write_text(f'[auth]\nsecret_file = "{tmp_path}/mine"\n{host(0)}')

@@ -172,7 +172,8 @@ def terminal(
         "mrcd.ctl.examine.command.preflight": lambda *given: EXAMINED,
     }.items():
         monkeypatch.setattr(where, made)
-    monkeypatch.setattr(testing._NamedTextIOWrapper, "isatty", lambda self: True)
+    wrapper = testing._NamedTextIOWrapper  # noqa: SLF001 - click's stdout in tests
+    monkeypatch.setattr(wrapper, "isatty", lambda self: True)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
 

@@ -400,7 +400,7 @@ def test_unreadable_evidence_is_skipped_and_other_checks_run(error: Exception) -
 
 
 def test_the_text_shows_the_remedy() -> None:
-    document = command._document("doctor", replace(WELL, machine=machine_with(**bad_nic(mtu=1500))))
+    document = command.document("doctor", replace(WELL, machine=machine_with(**bad_nic(mtu=1500))))
     text = report.lines(document, colour=False)
     at = next(i for i, line in enumerate(text) if line.startswith("FAIL  nic.mtu"))
     assert text[at + 1].strip() == "fix: ip link set dev p1 mtu 9100"
@@ -419,7 +419,7 @@ def test_numbers_and_lists_are_formatted() -> None:
 @pytest.mark.parametrize(("hosts", "evs", "chosen"), [(3, 16, None), (33, 256, None), (34, 256, 32), (4096, 256, 32)])
 def test_doctor_limits_the_number_of_probed_paths(hosts: int, evs: int, chosen: int | None) -> None:
     peers = [{"peer": f"h{n}"} for n in range(1, hosts)]
-    found = measure._some({"evs": {"GOOD": (hosts - 1) * evs - 5, "UNKNOWN": 5}}, peers)
+    found = measure.choose_peers({"evs": {"GOOD": (hosts - 1) * evs - 5, "UNKNOWN": 5}}, peers)
     if chosen is None:
         assert found == [None]
     else:

@@ -236,7 +236,7 @@ class Applied:
         self.denied: list[list[str]] = []
         self.refuses = False
         denials: Any = SimpleNamespace(follow_fleet=self.follow_fleet)
-        self.member = FleetMember(lambda: "h0", self.source, self.adopt, denials, SimpleNamespace(add=None))  # type: ignore[arg-type]
+        self.member = FleetMember(lambda: "h0", self.source, lambda: self.adopt(), denials, SimpleNamespace(add=None))  # type: ignore[arg-type]
 
     async def follow_fleet(self, wanted: dict[Any, Denial]) -> dict[Any, str]:
         self.denied.append([str(t) for t in wanted])
@@ -249,8 +249,8 @@ class Applied:
 
     def take(self, cluster: str, wanted: Wanted, revision: int = 9) -> None:
         async def both() -> None:
-            self.member._take(cluster, revision, wanted)
-            await self.member._apply()
+            self.member.take(cluster, revision, wanted)
+            await self.member.apply()
 
         asyncio.run(both())
 
@@ -264,7 +264,7 @@ def wanted(file: FleetFile | None, *words: str) -> Wanted:
 
 def test_nothing_is_applied_before_etcd_was_read(path: Path) -> None:
     applied = Applied(path)
-    asyncio.run(applied.member._apply())
+    asyncio.run(applied.member.apply())
     assert applied.denied == []
 
 
@@ -320,14 +320,14 @@ def test_a_file_that_comes_while_another_is_refused_is_tried(path: Path) -> None
     adopt_ = applied.adopt
 
     async def refuse() -> None:
-        applied.member._take("1", 9, wanted(FleetFile(6, NEW)))
+        applied.member.take("1", 9, wanted(FleetFile(6, NEW)))
         raise MrcdError("bad")
 
-    applied.member._adopt = refuse
+    applied.adopt = refuse  # type: ignore[method-assign]
     applied.take("1", wanted(FleetFile(5, "planets = 4\n")))
     assert applied.member.brief()["refused"] == {"generation": 5, "why": "bad"}
-    applied.member._adopt = adopt_
-    asyncio.run(applied.member._apply())
+    applied.adopt = adopt_  # type: ignore[method-assign]
+    asyncio.run(applied.member.apply())
     assert applied.member.brief()["generation"] == 6
 
 
@@ -337,10 +337,10 @@ def test_a_change_during_a_reload_does_not_load_the_file_twice(path: Path) -> No
 
     async def slow() -> None:
         count.append(1)
-        applied.member._take("1", 9, wanted(FleetFile(5, NEW), "plane:0"))
+        applied.member.take("1", 9, wanted(FleetFile(5, NEW), "plane:0"))
         await adopt_()
 
-    applied.member._adopt = slow
+    applied.adopt = slow  # type: ignore[method-assign]
     applied.take("1", wanted(FleetFile(5, NEW)))
-    asyncio.run(applied.member._apply())
+    asyncio.run(applied.member.apply())
     assert (count, applied.denied[-1]) == ([1], ["plane:0"])

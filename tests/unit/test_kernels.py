@@ -52,7 +52,7 @@ OLD, NEW = "linux-image-6.1.0-56-amd64-unsigned", "linux-image-6.1.0-60-amd64-un
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(packages, "CACHE", tmp_path)
-    packages._update_lists.cache_clear()
+    packages.update_lists.cache_clear()
     return tmp_path
 
 

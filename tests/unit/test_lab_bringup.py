@@ -17,5 +17,5 @@ def test_a_running_daemon_keeps_its_socket(tmp_path: Path, monkeypatch: pytest.M
     lab.socket("h0").touch()
     processes.record_self(lab.daemon_record("h0"))
     monkeypatch.setattr(processes, "start_in", lambda *given, **options: pytest.fail("it runs already"))
-    assert bringup._start_daemons(lab, fabric) == []
+    assert bringup.start_daemons(lab, fabric) == []
     assert lab.socket("h0").exists()

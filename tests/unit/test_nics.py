@@ -26,7 +26,7 @@ def test_an_mrc0_made_with_other_settings_is_reported(alias: str | None, warned:
     said, nothing = list[str](), cast(Any, None)
     nics = Nics(nothing, nothing, said.append, nothing)
     nics.mrc0 = cast(Any, SimpleNamespace(name="mrc0", alias=alias))
-    nics._warn_if_made_otherwise(2, BOTH)
+    nics.warn_if_made_otherwise(2, BOTH)
     assert len(said) == warned
     for text in said:
         pattern = r"mrc0 was created with other queues or CPUs \((.*), and not (.*)\): .* `ip link del mrc0`.*"

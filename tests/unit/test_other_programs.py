@@ -20,12 +20,12 @@ from mrcd.net import other_programs
 def test_the_position_of_other_programs_is_found(
     there: list[other_programs.Program], found: list[tuple[str, int | None, str | None]]
 ) -> None:
-    told = other_programs._documents("p0", "ingress", there, {7, 8})
+    told = other_programs.documents("p0", "ingress", there, {7, 8})
     assert [(d["position"], d["program_id"], d["program"]) for d in told] == found
 
 
 def test_status_lists_programs_in_front_first_and_numbers_unnamed_ones() -> None:
-    told = other_programs._documents("p0", "ingress", [(3, None), (7, None), (9, "theirs")], {7})[::-1]
+    told = other_programs.documents("p0", "ingress", [(3, None), (7, None), (9, "theirs")], {7})[::-1]
     status = {"other_programs": told, "pins": {"directory": "/x", "lost": "nothing is pinned at /x"}}
     lines = status_lines(status, colour=False)
     assert (

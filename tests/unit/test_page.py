@@ -123,7 +123,8 @@ def test_tls_is_for_all_paths_and_rates_are_sampled_while_it_serves(server: Page
             await endpoint.stop()
 
     asyncio.run(run())
-    assert len(endpoint._page._rates._samples) == 1
+    rates = endpoint.page.rates.document()
+    assert (len(rates["planes"]), rates["at_s"]) == (2, [])  # one sample
 
 
 def test_health(server: PageServer) -> None:

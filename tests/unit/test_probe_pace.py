@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests how often peers are swept, and on how many EVs each time."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Health
+from mrcd.fabric.topology import Plan
 from mrcd.health import probe_pace
+from tests.cluster_files import TWO
 
 MS = 1_000_000
 
@@ -27,6 +33,8 @@ def test_idle_probes_of_many_peers_are_spread_over_time(
     assert peers * (found.window + 1) / (found.interval_ns / 1e9) <= Health().idle_probes / 2 * 1.13
 
 
-def test_rarely_probed_peers_get_more_time_to_answer() -> None:
-    assert probe_pace._silent_ns(probe_pace.Pace(0, 100 * MS), 3000 * MS) == 3000 * MS
-    assert probe_pace._silent_ns(probe_pace.Pace(16, 14_000 * MS), 3000 * MS) == 42_000 * MS
+@pytest.mark.parametrize(("peers", "silent_ms"), [(3, 3000), (64, 3000), (4096, 3 * 34_816)])
+def test_rarely_probed_peers_get_more_time_to_answer(peers: int, silent_ms: int) -> None:
+    config = cluster_file.parse(f"[cluster]\nevs_per_peer = 256\n{TWO}")
+    plan = SimpleNamespace(config=config, peers=range(peers), ev_count=256 * peers)
+    assert probe_pace.unreachable_ns(cast(Plan, plan)) == silent_ms * MS

@@ -48,7 +48,7 @@ class Slow:
 def test_a_stop_waits_for_programs_that_are_being_loaded(times: int) -> None:
     async def stopped() -> None:
         slow = Slow()
-        task = asyncio.create_task(reload._load(cast(Dataplane, slow)))
+        task = asyncio.create_task(reload.load_programs(cast(Dataplane, slow)))
         assert await asyncio.to_thread(slow.began.wait, 10)
         for other in asyncio.all_tasks() - {asyncio.current_task()}:  # as asyncio.run does at its end
             for _ in range(times):
@@ -88,7 +88,7 @@ def test_a_failed_rollback_reattaches_the_programs(fails: int, tmp_path: Path) -
     difference: Any = SimpleNamespace(programs=False)
     with pytest.raises(MachineError, match="not after" if fails == 1 else "not before"):
         asyncio.run(
-            reload.Reloader(daemon, FileSource(Path("mrcd.toml"), tmp_path))._apply(cast(Any, "after"), difference, ())
+            reload.Reloader(daemon, FileSource(Path("mrcd.toml"), tmp_path)).apply(cast(Any, "after"), difference, ())
         )
     assert asked == ["after", "before", *(["attach"] if fails == 2 else []), "resume"]
 
@@ -215,7 +215,7 @@ def test_a_file_of_pairs_is_read_by_the_new_cluster_file(tmp_path: Path) -> None
 def test_peers_that_leave_or_are_replaced_are_not_cut_off(tmp_path: Path) -> None:
     host = Running(tmp_path)
     plan = topology.plan(cluster_file.parse(TEXT.replace('"h1"', '"new"').replace('"h2"', '"h4"')), "h0")
-    reload.Reloader(host.daemon, FileSource(host.path, tmp_path))._check_secrets(plan, (B,))
+    reload.Reloader(host.daemon, FileSource(host.path, tmp_path)).check_secrets(plan, (B,))
 
 
 @pytest.mark.parametrize("status", [0, abi.STATUS_TAGS_ONLY])
@@ -224,7 +224,7 @@ def test_authentication_may_be_turned_off_if_no_peer_wants_tags(tmp_path: Path, 
     host.daemon.tables.peers["status"][2] = status
     host.write(mode="off")
     plan = topology.plan(cluster_file.load(host.path), "h0")
-    check = partial(reload.Reloader(host.daemon, FileSource(host.path, tmp_path))._check_secrets, plan, ())
+    check = partial(reload.Reloader(host.daemon, FileSource(host.path, tmp_path)).check_secrets, plan, ())
     if not status:
         check()
         return
@@ -236,9 +236,7 @@ def test_authentication_may_be_turned_off_if_no_peer_wants_tags(tmp_path: Path, 
 def test_tags_may_not_be_required_while_a_reachable_peer_makes_none(tmp_path: Path) -> None:
     host = Running(tmp_path)
     host.key_ids[1] = host.key_ids[3] = 0  # h3 is not reachable
-    check = partial(
-        reload.Reloader(host.daemon, FileSource(host.path, tmp_path))._check_secrets, host.daemon.plan, (A,)
-    )
+    check = partial(reload.Reloader(host.daemon, FileSource(host.path, tmp_path)).check_secrets, host.daemon.plan, (A,))
     with pytest.raises(UsageError, match="h1 would be cut off: they send packets without tags"):
         check()
     host.key_ids[1, 0] = 1
@@ -247,9 +245,7 @@ def test_tags_may_not_be_required_while_a_reachable_peer_makes_none(tmp_path: Pa
 
 def test_tags_are_not_required_before_the_clock_of_a_reachable_peer_is_known(tmp_path: Path) -> None:
     host = Running(tmp_path)
-    check = partial(
-        reload.Reloader(host.daemon, FileSource(host.path, tmp_path))._check_secrets, host.daemon.plan, (A,)
-    )
+    check = partial(reload.Reloader(host.daemon, FileSource(host.path, tmp_path)).check_secrets, host.daemon.plan, (A,))
     check()  # it requires them already
     host.daemon.keyring.use(enums.AuthMode.PERMISSIVE, (A,))
     host.daemon.tables.auths["clock_ns"][1] = 1

@@ -167,7 +167,7 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[RunDir]
         monkeypatch.setattr(f"mrcd.{name}", StandIn)
     text = host(0) + host(1)
     source, loaded = FileSource(tmp_path / "mrcd.toml", tmp_path), Loaded(cluster_file.parse(text), text, None)
-    return lambda run_dir: asyncio.run(main._serve(source, loaded, "h0", run_dir, tmp_path, None))
+    return lambda run_dir: asyncio.run(main.serve(source, loaded, "h0", run_dir, tmp_path, None))
 
 
 def test_a_signal_ends_the_daemon(served: Callable[[RunDir], None], tmp_path: Path) -> None:

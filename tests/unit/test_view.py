@@ -15,7 +15,7 @@ import pytest
 
 from mrcd.config import cluster_file
 from mrcd.ctl.commands import offline_detach
-from mrcd.ctl.documents.status import _receive
+from mrcd.ctl.documents.status import status_lines
 from mrcd.daemon import write_tables
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
@@ -221,7 +221,7 @@ def test_a_plane_without_usable_evs_shows_it_although_its_link_is_up() -> None:
     h = Host()
     h.peers["usable"][1:, 0] = 0xF0  # EVs 4 to 7, of plane 1; bits of EVs that do not exist do not count
     h.evs["configured"][3, 7] = 0
-    assert h.view._evs_by_plane(np.array([1, 2, 3])) == [
+    assert h.view.evs_by_plane(np.array([1, 2, 3])) == [
         {"usable_evs": 0, "evs": 9},
         {"usable_evs": 8, "evs": 8},
     ]
@@ -248,7 +248,7 @@ def test_files_of_mrcd_are_read_whole_or_ignored(tmp_path: Path, make: str) -> N
     with pytest.raises(MachineError, match=f"no usable {left}"):
         view.open_pinned(tmp_path)
     with pytest.raises(MachineError, match=f"no usable {left}"):
-        offline_detach._Running.read(left)
+        offline_detach.Running.read(left)
     assert running_file.hosts_before(tmp_path) == {}
 
 
@@ -257,14 +257,14 @@ def test_detach_reads_the_configuration_of_a_former_version(tmp_path: Path, key:
     config = {"overlay": {"interface": "mrc0"}, "cluster": {key: "ecmp"}}
     path = tmp_path / running_file.RUNNING_FILE
     path.write_text(json.dumps({"pins": "/bpf/mrcd/abi2", "config": config}))
-    assert offline_detach._Running.read(path).ecmp
+    assert offline_detach.Running.read(path).ecmp
 
 
 def test_links_out_of_the_directory_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "abi7").symlink_to("/nowhere")
-    offline_detach._refuse_links(tmp_path, tmp_path / "abi6")
+    offline_detach.refuse_links(tmp_path, tmp_path / "abi6")
     with pytest.raises(MachineError, match="abi7 is a symbolic link"):
-        offline_detach._refuse_links(tmp_path, tmp_path / "abi7")
+        offline_detach.refuse_links(tmp_path, tmp_path / "abi7")
 
 
 def test_keys_of_peers_that_are_heard() -> None:
@@ -296,9 +296,9 @@ def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
     end: Any = SimpleNamespace(mac="02:00:00:00:00:01", ifindex=5)
     monkeypatch.setattr(rps, "cpus_of", lambda _: {0, 1})
     write_tables.write_receiver(cast(pinned.Tables, host), end, end, merging=False, xdp_too=False)
-    found = host.view._receive()
+    found = host.view.receive()
     assert found == {"interface": "mrc0", "rps_cpus": "0-1", "gro": False}
-    assert _receive(found) == "mrc0, flows spread over CPUs 0-1 (RPS)"
+    assert "receive     mrc0, flows spread over CPUs 0-1 (RPS)" in status_lines({"receive": found}, colour=False)
     for known in (None, set[int]()):  # /sys is another namespace's; somebody has switched it off
         monkeypatch.setattr(rps, "cpus_of", lambda _, known=known: known)
-        assert host.view._receive()["rps_cpus"] is None
+        assert host.view.receive()["rps_cpus"] is None

@@ -187,7 +187,7 @@ def test_changes_that_need_a_restart_are_logged_and_others_apply(
     write(directory / "web.yml", after + USERS)
     config.refresh()
     assert "need a restart of mrcd" in caplog.text
-    assert config._users
+    assert not asyncio.run(config.allows(None))
     caplog.clear()
     config.refresh()  # nothing is new
     write(directory / "cert.pem", (directory / "newcert.pem").read_text())

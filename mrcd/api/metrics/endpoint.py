@@ -78,9 +78,9 @@ class Endpoint:
         PlatformCollector(registry=registry)
         fabric = CollectorRegistry()
         fabric.register(FabricCollector(daemon))
-        self._page = Page(daemon)
+        self.page = Page(daemon)
         read = daemon.readers.read
-        routes = [scrape_route(registry, read), scrape_route(fabric, read, "/metrics/fabric"), *self._page.routes()]
+        routes = [scrape_route(registry, read), scrape_route(fabric, read, "/metrics/fabric"), *self.page.routes()]
         self._runner = web.AppRunner(application(routes, self._web_config), access_log=None, shutdown_timeout=1.0)
         self._sampling: asyncio.Task[None] | None = None
 
@@ -97,7 +97,7 @@ class Endpoint:
                 f"metrics address {self._settings.address}: {e.strerror or e}",
                 hint="set [metrics] address to a free address and port",
             ) from None
-        self._sampling = asyncio.create_task(self._page.run())
+        self._sampling = asyncio.create_task(self.page.run())
 
     async def stop(self) -> None:
         """Stop listening."""

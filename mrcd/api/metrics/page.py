@@ -56,7 +56,7 @@ class Page:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._rates = Rates()
+        self.rates = Rates()
         self._status = Cached(self._make_status)
         self._files = {path.name: path.read_bytes() for path in FILES.iterdir() if path.suffix in TYPES}
 
@@ -71,7 +71,7 @@ class Page:
         failed = ""
         while True:
             try:
-                self._rates.add(await self._daemon.readers.read(self._sample))
+                self.rates.add(await self._daemon.readers.read(self._sample))
                 failed = ""
             except Exception as e:  # the page shows no rates then; nothing else depends on them
                 if str(e) != failed:
@@ -95,7 +95,7 @@ class Page:
         daemon = self._daemon
         newest, denials = daemon.events.newest(MOST_READ), daemon.denials.brief()  # both change in the event loop only
         uptime_s = round(time.monotonic() - daemon.started, 3)
-        rates = self._rates.document()
+        rates = self.rates.document()
 
         def make() -> bytes:
             status = daemon.view.status()

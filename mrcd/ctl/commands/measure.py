@@ -48,7 +48,7 @@ def _none(status: Json, peers: Json) -> Sequence[str | None]:
     return []
 
 
-def _some(status: Json, peers: Json) -> Sequence[str | None]:
+def choose_peers(status: Json, peers: Json) -> Sequence[str | None]:
     """Choose all peers, or random ones with MOST_EVS EVs in total."""
     with understood():
         evs = sum(status["evs"].values())
@@ -255,7 +255,7 @@ def doctor(options: Options, peer: str | None) -> None:
     from mrcd.ctl.examine import command
 
     try:
-        documents, down = _documents(options, _one(peer) if peer else _some), None
+        documents, down = _documents(options, _one(peer) if peer else choose_peers), None
     except DaemonDown as e:
         documents, down = None, e
     _finish(options, command.doctor(options.run_dir, documents, down))

@@ -33,7 +33,7 @@ _NOWHERE = Path(os.devnull, "pins")
 
 
 @dataclass(frozen=True)
-class _Running:
+class Running:
     """The keys of running.json that a detach needs.
 
     The rest of its configuration is not checked: the package may have been upgraded since that mrcd started.
@@ -46,7 +46,7 @@ class _Running:
     file: os.stat_result
 
     @classmethod
-    def read(cls, path: Path) -> "_Running":
+    def read(cls, path: Path) -> "Running":
         """Read running.json. Raises MachineError."""
         try:
             document, file = running_file.read_running(path)
@@ -77,17 +77,17 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
         raise MachineError(
             "mrcd is not running; only root can detach without it", hint="start mrcd, or run mrcctl as root"
         )
-    running = _Running.read(run_dir / running_file.RUNNING_FILE)
+    running = Running.read(run_dir / running_file.RUNNING_FILE)
     home = running.pins.parent
     with contextlib.ExitStack() as stack:
         lock = -1
         versions: list[Path] = []
-        _refuse_links(home)  # running.json is written by mrcd, which is not root, so it may name any path
+        refuse_links(home)  # running.json is written by mrcd, which is not root, so it may name any path
         if in_bpffs(home):
             stack.callback(os.close, lock := locked(home))
             versions = sorted(p for p in home.glob("abi*") if p.is_dir())
             for path in versions:
-                _refuse_links(path, path / "links", path / "mrc_node")
+                refuse_links(path, path / "links", path / "mrc_node")
         attached = any(Links(p).attached() for p in versions)
         for path in versions:
             with contextlib.suppress(KernelError):  # the map does not exist
@@ -102,7 +102,7 @@ def without_mrcd(run_dir: Path) -> dict[str, Any]:
     return {"attached": False, "message": _message(running, attached, unrouted, quiet)}
 
 
-def _message(running: _Running, attached: bool, unrouted: int, quiet: bool) -> str:
+def _message(running: Running, attached: bool, unrouted: int, quiet: bool) -> str:
     if not attached and not unrouted:
         return "nothing is attached"
     text = "detached, without mrcd: "
@@ -110,7 +110,7 @@ def _message(running: _Running, attached: bool, unrouted: int, quiet: bool) -> s
     return text if quiet else text + "; some peers may still spray to this host, and what they send is lost"
 
 
-async def _unroute(running: _Running) -> tuple[int, list[tuple[int, Point]]]:
+async def _unroute(running: Running) -> tuple[int, list[tuple[int, Point]]]:
     """Remove the routes into mrc0, so that the fallback routes apply.
 
     Returns the number of removed routes, and the hooks where filters may be.
@@ -129,7 +129,7 @@ async def _unroute(running: _Running) -> tuple[int, list[tuple[int, Point]]]:
     return removed, tc_hooks(ends, links.values())
 
 
-def _wait_quiet(running: _Running, lock: int) -> bool:
+def _wait_quiet(running: Running, lock: int) -> bool:
     """Tell all peers until no sprayed packet arrives. Returns False if that fails, or peers cannot be told."""
     with contextlib.ExitStack() as stack:
         try:
@@ -151,14 +151,14 @@ def _wait_quiet(running: _Running, lock: int) -> bool:
             return False
 
 
-def _refuse_links(*paths: Path) -> None:
+def refuse_links(*paths: Path) -> None:
     """Raise MachineError if a path is a symbolic link; a BPF file system may contain them."""
     for path in paths:
         if path.is_symlink():
             raise MachineError(f"{path} is a symbolic link", hint="remove it; nothing was changed")
 
 
-def _forget_hooks(path: Path, running: _Running) -> None:
+def _forget_hooks(path: Path, running: Running) -> None:
     """Write running.json without hooks, which `mrcctl status` shows. The file keeps its owner and mode.
 
     O_EXCL keeps root from writing through a file that the owner has put there.

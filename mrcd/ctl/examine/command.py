@@ -67,7 +67,7 @@ def preflight(file: Path | None, host: str | None) -> Document:
     plan = topology.plan(cluster_file.load(file), host or socket.gethostname()) if file else None
     example = plan or topology.plan(cluster_file.parse(EXAMPLE), "a")
     machine = Machine(settings(example, features.kernel_has()).tobytes())
-    return _document("preflight", Context(machine, site(plan) if plan else None))
+    return document("preflight", Context(machine, site(plan) if plan else None))
 
 
 def doctor(run_dir: Path, documents: Any, down: DaemonDown | None) -> Document:
@@ -79,7 +79,7 @@ def doctor(run_dir: Path, documents: Any, down: DaemonDown | None) -> Document:
     if documents is None:
         why = str(down.args[0]) if down else "mrcd does not answer"
         is_alive = down is not None and down.pid is not None
-        return _document("doctor", Context(Machine(), wanted, installed=True, down=why, is_alive=is_alive))
+        return document("doctor", Context(Machine(), wanted, installed=True, down=why, is_alive=is_alive))
     status, peers, evs = documents
     context = Context(
         Machine(),
@@ -90,7 +90,7 @@ def doctor(run_dir: Path, documents: Any, down: DaemonDown | None) -> Document:
         answers=sending.answers(status, peers, evs),
         overlay=sending.overlay(status, peers),
     )
-    return _document("doctor", context)
+    return document("doctor", context)
 
 
 def running(run_dir: Path) -> Site:
@@ -110,7 +110,8 @@ def running(run_dir: Path) -> Site:
         ) from None
 
 
-def _document(command: str, context: Context) -> Document:
+def document(command: str, context: Context) -> Document:
+    """Return the document of a command: its checks, and how many there are of each status."""
     found = examine(context)
     count = Counter(f["status"] for f in found)
     return {

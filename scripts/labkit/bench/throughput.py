@@ -84,7 +84,7 @@ def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document
     ways = [(c, settings) for settings in receive_settings.SETTINGS for c in found]
     runs: dict[tuple[str, str], list[Document]] = {(c.name, settings): [] for c, settings in ways}
     for number in range(rounds):
-        turn = [w for w in ways if options.pairs or number < CONTEXT_ROUNDS or _in_every_round(cell, *w)]
+        turn = [w for w in ways if options.pairs or number < CONTEXT_ROUNDS or in_every_round(cell, *w)]
         for c, settings in turn if number % 2 == 0 else reversed(turn):
             with receive_settings.in_force(lab, c.name, settings), c.in_force(lab):
                 runs[c.name, settings].append(run(lab, c, cell.load, options))
@@ -119,7 +119,8 @@ def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> tuple[Document
     }, notes
 
 
-def _in_every_round(cell: Cell, c: Candidate, settings: str) -> bool:
+def in_every_round(cell: Cell, c: Candidate, settings: str) -> bool:
+    """Returns whether a candidate runs in every round: others give context only."""
     return c.name in cell.compared and settings == EQUAL
 
 

@@ -45,7 +45,7 @@ def up(state: State, parameters: Parameters, say: Say) -> None:
             _explain(state, known is not None, known is not None and known[1] == "up", changed, say)
             tear_down(state, say)
             _build(state, fabric)
-        started = _start_daemons(state, fabric) if parameters.daemon else []
+        started = start_daemons(state, fabric) if parameters.daemon else []
         state.write(parameters, "up")
     p = parameters
     planes = f"{p.planes} planes" + (" without switches" if p.direct else f" of {p.t0s} T0s and {p.t1} T1s")
@@ -155,7 +155,7 @@ def _checksum_in_software(fabric: Fabric) -> None:
                     netns.run(["ethtool", "-K", sender.port, "tx", "off"])
 
 
-def _start_daemons(state: State, fabric: Fabric) -> list[str]:
+def start_daemons(state: State, fabric: Fabric) -> list[str]:
     """Starts every mrcd that does not run, and waits for all. Returns the hosts whose daemon was started."""
     started: dict[str, Popen[bytes]] = {}
     for host in fabric.hosts:

@@ -65,7 +65,7 @@ def _from_apt(series: str) -> Path:
     try:
         return _fetched(series)
     except MachineError:
-        _update_lists()
+        update_lists()
         return _fetched(series)
 
 
@@ -80,7 +80,8 @@ def _fetched(series: str) -> Path:
 
 
 @cache
-def _update_lists() -> None:
+def update_lists() -> None:
+    """Updates apt's package lists, once per process. Raises MachineError."""
     _run(["apt-get", "-q", "-q", "update"])
 
 

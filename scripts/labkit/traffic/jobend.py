@@ -28,9 +28,9 @@ def run(rank: int, ranks: int, store: str, address: str, length: int) -> None:
     """Runs until stdin closes. Raises RuntimeError if the sum is wrong, or another rank does not answer."""
     torch, dist = importlib.import_module("torch"), importlib.import_module("torch.distributed")
     torch.set_num_threads(1)
-    options = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-    options._timeout = datetime.timedelta(seconds=TIMEOUT_S)
+    options = dist.ProcessGroupGloo._Options()  # noqa: SLF001 - PyTorch has no public names for these
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]  # noqa: SLF001
+    options._timeout = datetime.timedelta(seconds=TIMEOUT_S)  # noqa: SLF001
     group = dist.ProcessGroupGloo(dist.FileStore(store, ranks), rank, ranks, options)
     data = torch.full((length // FLOAT_BYTES,), float(rank + 1))
     group.allreduce([data]).wait()
