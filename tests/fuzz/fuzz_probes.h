@@ -64,8 +64,8 @@ static void fuzz_probes(const __u8 *bytes, __u32 length)
 	static __u8 frame[LENGTH_MAX];
 	static __u8 states[PEERS * EVS];
 	__u32 size, at, host_id, plane;
-	int counted, verdict, i, is_authentic, is_link;
-	__u64 received;
+	int counted, i, is_authentic, is_link;
+	__u64 links_most = links_received();
 
 	for (__u32 n = 0; n < RECORDS_MAX && length >= 4; n++) {
 		__u8 actions = bytes[0], traffic = bytes[2];
@@ -112,7 +112,7 @@ static void fuzz_probes(const __u8 *bytes, __u32 length)
 				make_link_probe(frame + at, time, !!(actions & TAG));
 		}
 		is_authentic = !(given.host & AUTH_IS_REQUIRED) || (actions & TAG && size >= sizeof(struct control));
-		for (i = 0; i < PEERS * EVS; i++)
+		for (i = 0; !is_authentic && i < PEERS * EVS; i++)
 			states[i] = evs()[i].state;
 		given.skb = plane ? given.skb | ON_PLANE_1 : given.skb & ~ON_PLANE_1;
 		make_skb(frame, at + size, 1);
@@ -120,15 +120,14 @@ static void fuzz_probes(const __u8 *bytes, __u32 length)
 			skb.vlan_present = 1;
 			skb.vlan_tci = VLAN;
 		}
-		received = links_received();
-		verdict = run(mrc_pop, &counted);
-		require(links_received() == received || (is_link && actions & TAG && links_received() == received + 1));
+		links_most += is_link && actions & TAG;
+		run(mrc_pop, &counted);
 		for (i = 0; !is_authentic && i < PEERS * EVS; i++)
 			require(evs()[i].state == states[i]);
-		(void)verdict;
 		if (actions & TICK)
 			run_tick();
 		bytes += size;
 		length -= size;
 	}
+	require(links_received() <= links_most);
 }
