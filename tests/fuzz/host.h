@@ -65,7 +65,7 @@ static struct {
 } kept[SETS];
 static int set_now = -1;
 static struct sk_buff___kernel kernel_skb;
-static __u64 keys[2][2];
+static __u64 keys[2][2]; /* of all peers */
 
 void *host_kernel_skb(void)
 {
@@ -177,7 +177,8 @@ static void begin(const struct conditions *conditions, const __u8 *input, size_t
 	memcpy(set_up, made_settings[set], sizeof(*set_up));
 	set_up->kernel_has = given.host & OLD_KERNEL ? 0 : MRC_KERNEL_HAS_KERN_CTX | MRC_KERNEL_HAS_DECAP_L3;
 	set_up->source_check = !!(given.host & SOURCE_CHECK);
-	memcpy(set_up->link_key, keys, sizeof(set_up->link_key));
+	for (i = 0; i < 2; i++) /* another one: what a peer has tagged must not pass for a link probe */
+		set_up->link_key[i] = ~keys[0][i];
 	set_up->classes = !!(given.more & 16);
 	set_up->loss_any = !!(given.more & 32);
 	set_up->skip_delay_us = given.more & 64 ? 100 : 0;
