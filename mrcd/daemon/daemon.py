@@ -321,7 +321,7 @@ class Daemon:
             group.create_task(probe_links(self.links, self._in_force, self._warn))
             group.create_task(self.denials.run())
             group.create_task(
-                keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running),
+                keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running, self.attach_anew),
             )
             group.create_task(watch_routes(self.look_at_routes))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Restores pins of tables and links that another program has removed: without a pin, they end with the daemon."""
+"""Restores what another program has removed: pins, without which tables and links end with the daemon, and filters."""
 
 import asyncio
 import logging
@@ -11,17 +11,28 @@ from mrcd.loader.dataplane import Dataplane
 
 log = logging.getLogger("mrcd")
 
-_INTERVAL_S = 1.0
+INTERVAL_S = 1.0
 
 
 async def keep_pins(
-    lock: asyncio.Lock, dataplane: Callable[[], Dataplane], events: EventLog, save_running: Callable[[], None]
+    lock: asyncio.Lock,
+    dataplane: Callable[[], Dataplane],
+    events: EventLog,
+    save_running: Callable[[], None],
+    attach_anew: Callable[[], None],
 ) -> None:
-    """Look for lost pins each second, until cancelled. `lock` is held while another plan is adopted."""
-    last_error = ""
+    """Look for lost pins and filters each second, until cancelled. `lock` is held while another plan is adopted."""
+    last_error = last_filter = ""
     while True:
-        await asyncio.sleep(_INTERVAL_S)
+        await asyncio.sleep(INTERVAL_S)
         async with lock:
+            filter_, before = dataplane().missing_filter(), last_filter
+            last_filter = filter_
+            if filter_:
+                attach_anew()
+            if filter_ and not before:
+                events.add("daemon", reason="filters_removed", evidence={"lost": filter_})
+                log.warning("another program removed a clsact filter of mrcd (%s): attaching it again", filter_)
             lost = dataplane().missing_pin()
             if not lost:
                 last_error = ""

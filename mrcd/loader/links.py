@@ -3,6 +3,7 @@
 
 import contextlib
 import errno
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +161,19 @@ class Links:
         with contextlib.suppress(*_PIN_MISSING):
             return {*self._link_fds, *(p.name for p in self._links.iterdir())}
         return set(self._link_fds)
+
+    def missing_filter(self) -> str:
+        """Returns the name of a clsact filter that another program has removed; empty if there is none.
+
+        A filter whose interface is gone is not missing.
+        """
+        for name, a in self._filters.items():
+            point = _tc_point(a)
+            if libbpf.query_clsact(a.ifindex, point, libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY) is None:
+                with contextlib.suppress(OSError):
+                    socket.if_indextoname(a.ifindex)
+                    return name
+        return ""
 
     def has_push(self) -> bool:
         """Returns whether mrc_push is attached, by this run or an earlier one."""

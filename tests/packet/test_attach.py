@@ -32,6 +32,14 @@ def push(bench: Bench) -> Iterator[Attachment]:
     bench.dataplane.detach_others(set())
 
 
+@pytest.fixture
+def no_tcx(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise KernelError("attach", errno.EINVAL)
+
+    monkeypatch.setattr(libbpf, "create_link", refuse)
+
+
 def _filters() -> list[str]:
     shown = subprocess.run(["tc", "-j", "filter", "show", "dev", "m0", "egress"], capture_output=True, text=True)
     found = json.loads(shown.stdout or "[]")
@@ -62,11 +70,8 @@ def test_a_pin_of_another_link_is_replaced(bench: Bench, push: Attachment) -> No
         assert libbpf.fill(LinkInfo(), fd).attach_type == libbpf.TCX_EGRESS
 
 
-def test_clsact_filter_where_there_is_no_tcx(bench: Bench, push: Attachment, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_tcx(*_: object) -> int:
-        raise KernelError("attach", errno.EINVAL)
-
-    monkeypatch.setattr(libbpf, "create_link", no_tcx)
+@pytest.mark.usefixtures("no_tcx")
+def test_clsact_filter_where_there_is_no_tcx(bench: Bench, push: Attachment) -> None:
     sender = bench.attach_push()
     assert _filters() == ["mrc_push"]
     assert bench.dataplane.attach(push) == "clsact"
@@ -80,13 +85,19 @@ def test_clsact_filter_where_there_is_no_tcx(bench: Bench, push: Attachment, mon
     assert not bench.dataplane.attached()
 
 
-def test_filter_of_an_earlier_run_is_found_and_removed(
-    bench: Bench, push: Attachment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_tcx(*_: object) -> int:
-        raise KernelError("attach", errno.EINVAL)
+@pytest.mark.usefixtures("no_tcx")
+def test_a_filter_that_another_program_removed_is_missing(bench: Bench, push: Attachment) -> None:
+    bench.dataplane.attach(push)
+    assert bench.dataplane.missing_filter() == ""
+    subprocess.run(["tc", "qdisc", "del", "dev", push.interface, "clsact"], check=True)
+    assert bench.dataplane.missing_filter() == push.name
+    bench.dataplane.attach(push)
+    assert bench.dataplane.missing_filter() == ""
+    assert _filters() == ["mrc_push"]
 
-    monkeypatch.setattr(libbpf, "create_link", no_tcx)
+
+@pytest.mark.usefixtures("no_tcx")
+def test_filter_of_an_earlier_run_is_found_and_removed(bench: Bench, push: Attachment) -> None:
     bench.dataplane.attach(push)
     later = Links(bench.dataplane.pins)  # of a new daemon, which does not know the filter
     assert later.attached()
