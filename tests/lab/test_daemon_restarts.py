@@ -32,7 +32,7 @@ def _kill(lab: Lab, host: str, number: signal.Signals) -> None:
 def test_kill_and_restart_under_load_lose_nothing(healthy: Lab) -> None:
     generation = healthy.exec("h0", ["mrcctl", "status"], check=True).stdout
     assert "attached" in generation
-    with Flow(healthy, 6) as flow:
+    with Flow(healthy, 10) as flow:
         wait_until("the flow runs", lambda: _total(healthy) > 10_000)
         for number in (signal.SIGKILL, signal.SIGTERM):
             before = _total(healthy)
