@@ -57,13 +57,14 @@ class CauseWatch:
         seen = (known, *_marks(tables, rows))
         evs_per_peer = plan.paths.shape[0] * plan.paths.shape[1]
         self._unread += 1
-        if seen == self._seen and self._unread >= _AFTER and self._is_well and not has_slow(tables, rows, evs_per_peer):
-            self._unread = 0
-        if seen != self._seen or self._unread >= _AFTER:
-            facts = read_facts(tables, plan, memory=self.memory)
-            self._found = diagnose(facts)
-            self._is_well = not (self._found or facts.has_new or (facts.verdicts > Verdict.GOOD).any())
-            self._seen, self._unread = seen, 0
+        if seen == self._seen and self._unread < _AFTER:
+            return self._found
+        self._unread = 0
+        if seen == self._seen and self._is_well and not has_slow(tables, rows, evs_per_peer):
+            return self._found
+        facts = read_facts(tables, plan, memory=self.memory)
+        self._seen, self._found = seen, diagnose(facts)
+        self._is_well = not (self._found or facts.has_new or (facts.verdicts > Verdict.GOOD).any())
         return self._found
 
     def note(self, found: list[Cause]) -> None:
