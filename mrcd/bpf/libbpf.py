@@ -23,12 +23,12 @@ XDP = 37
 RAW_TRACEPOINT = 23
 TCX_INGRESS = 46
 TCX_EGRESS = 47
-XDP_FLAGS_SKB_MODE = 1 << 1
-XDP_FLAGS_DRV_MODE = 1 << 2
+XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE = 1 << 1, 1 << 2
 TC_INGRESS = 1
 TC_EGRESS = 2
 TC_REPLACE = 1
 CLSACT_HANDLE = CLSACT_PRIORITY = 0x4D52  # identifies the filters of mrcd
+_NO_FILTER = -errno.ENOENT, -errno.EINVAL, -errno.ENODEV
 
 _PRINT = ct.CFUNCTYPE(ct.c_int, ct.c_int, ct.c_char_p, ct.c_void_p)
 _SAMPLE = ct.CFUNCTYPE(ct.c_int, ct.c_void_p, ct.c_void_p, ct.c_size_t)
@@ -261,8 +261,7 @@ def detach_clsact(ifindex: int, point: int, handle: int, priority: int) -> None:
     """Removes mrcd's filter, but not the qdisc or other filters. No error if the filter does not exist."""
     hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
     opts = TcOpts(sz=ct.sizeof(TcOpts), handle=handle, priority=priority)
-    result = lib().bpf_tc_detach(ct.byref(hook), ct.byref(opts))
-    if result not in (-errno.ENOENT, -errno.EINVAL, -errno.ENODEV):
+    if (result := lib().bpf_tc_detach(ct.byref(hook), ct.byref(opts))) not in _NO_FILTER:
         check("detach", result)
     _log.clear()
 
@@ -271,9 +270,10 @@ def query_clsact(ifindex: int, point: int, handle: int, priority: int) -> int | 
     """Returns the id of the program in mrcd's filter; None if there is no such filter."""
     hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
     opts = TcOpts(sz=ct.sizeof(TcOpts), handle=handle, priority=priority)
-    found = lib().bpf_tc_query(ct.byref(hook), ct.byref(opts)) == 0
+    if (result := lib().bpf_tc_query(ct.byref(hook), ct.byref(opts))) not in _NO_FILTER:
+        check("query a filter", result)
     _log.clear()
-    return int(opts.prog_id) if found else None
+    return None if result else int(opts.prog_id)
 
 
 # ---- elements ----

@@ -40,7 +40,7 @@ from mrcd.loader.dataplane import Dataplane
 from mrcd.net import hooks, routes
 from mrcd.net.messages import Route
 from mrcd.net.netlink import Netlink
-from mrcd.net.nics import RETRY_S, Nics
+from mrcd.net.nics import Nics
 from mrcd.net.route_watch import watch_routes
 from mrcd.tables import enums
 from mrcd.tables.pinned import Tables, is_detached
@@ -219,7 +219,7 @@ class Daemon:
                 self.attach_programs()
             except MrcdError as e:  # such as of one NIC: routes, and the programs of other NICs, do not wait for it
                 log.error("%s; trying again", e)
-                asyncio.get_running_loop().call_later(RETRY_S, self._watch.look_again)
+                self._watch.retry()
             self.save_running()
         self.look_at_routes()
 

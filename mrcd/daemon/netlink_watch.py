@@ -23,6 +23,7 @@ class NetlinkWatch:
         self._wake = asyncio.Event()
         self._links_due = False  # links or addresses may have changed
         self._neighbours_due = False  # first hops may have changed
+        self._retry: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
         """Have `follow` reconcile again: a row was marked."""
@@ -30,8 +31,16 @@ class NetlinkWatch:
 
     def look_again(self) -> None:
         """Have all interfaces read again."""
+        if self._retry:
+            self._retry.cancel()
+            self._retry = None
         self._links_due = True
         self._wake.set()
+
+    def retry(self) -> None:
+        """Have all interfaces read again in RETRY_S: once, however many errors ask for it."""
+        if not self._retry:
+            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self.look_again)
 
     async def watch(self, netlink: Netlink, nics: Callable[[], Nics], lose: Callable[[int], None]) -> None:
         """Note changes, until cancelled. `lose` is called at once for a link that has no carrier."""
@@ -87,5 +96,5 @@ class NetlinkWatch:
                 log.error("%s; trying again", e if isinstance(e, MrcdError) else repr(e))
                 log.debug("", exc_info=e)
                 self._links_due = False
-                asyncio.get_running_loop().call_later(RETRY_S, self.look_again)
+                self.retry()
         return False

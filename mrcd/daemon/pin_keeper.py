@@ -2,10 +2,11 @@
 """Restores what another program has removed: pins, without which tables and links end with the daemon, and filters."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
-from mrcd.errors import MrcdError
+from mrcd.errors import KernelError, MrcdError
 from mrcd.health.events import EventLog
 from mrcd.loader.dataplane import Dataplane
 
@@ -26,13 +27,14 @@ async def keep_pins(
     while True:
         await asyncio.sleep(INTERVAL_S)
         async with lock:
-            filter_, before = dataplane().missing_filter(), last_filter
-            last_filter = filter_
-            if filter_:
-                attach_anew()
-            if filter_ and not before:
-                events.add("daemon", reason="filters_removed", evidence={"lost": filter_})
-                log.warning("another program removed a clsact filter of mrcd (%s): attaching it again", filter_)
+            with contextlib.suppress(KernelError):  # the next look may tell
+                filter_, before = dataplane().missing_filter(), last_filter
+                last_filter = filter_
+                if filter_:
+                    attach_anew()
+                if filter_ and not before:
+                    events.add("daemon", reason="filters_removed", evidence={"lost": filter_})
+                    log.warning("a clsact filter of mrcd was removed (%s): attaching it again", filter_)
             lost = dataplane().missing_pin()
             if not lost:
                 last_error = ""

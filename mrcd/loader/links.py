@@ -165,7 +165,7 @@ class Links:
     def missing_filter(self) -> str:
         """Returns the name of a clsact filter that another program has removed; empty if there is none.
 
-        A filter whose interface is gone is not missing.
+        A filter whose interface is gone is not missing. Raises KernelError.
         """
         for name, a in self._filters.items():
             point = _tc_point(a)
@@ -191,7 +191,8 @@ class Links:
         for name in self._filters.keys() - keep:
             removed.append(name)
             a = self._filters.pop(name)
-            libbpf.detach_clsact(a.ifindex, _tc_point(a), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
+            if (a.ifindex, a.point) not in kept:  # a hook has one filter of mrcd, whatever its name
+                libbpf.detach_clsact(a.ifindex, _tc_point(a), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
         if self._clsact_mark.exists() or not self.pins.exists():  # without pins, filters may exist anywhere
             for ifindex, point in set(hooks) - kept:
                 tc_point = libbpf.TC_INGRESS if point == "ingress" else libbpf.TC_EGRESS

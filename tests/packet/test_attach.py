@@ -3,6 +3,7 @@
 
 import errno
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -94,6 +95,28 @@ def test_a_filter_that_another_program_removed_is_missing(bench: Bench, push: At
     bench.dataplane.attach(push)
     assert bench.dataplane.missing_filter() == ""
     assert _filters() == ["mrc_push"]
+
+
+@pytest.mark.usefixtures("no_tcx")
+def test_a_filter_of_a_removed_interface_is_not_missing(bench: Bench) -> None:
+    subprocess.run(["ip", "link", "add", "gone", "type", "veth", "peer", "name", "gone-end"], check=True)
+    try:
+        bench.dataplane.attach(Attachment("pop-gone", "mrc_pop", "gone", socket.if_nametoindex("gone"), "ingress"))
+        assert bench.dataplane.missing_filter() == ""
+    finally:
+        subprocess.run(["ip", "link", "del", "gone"], check=True)
+    assert bench.dataplane.missing_filter() == ""
+    bench.dataplane.detach_others(set())
+
+
+@pytest.mark.usefixtures("no_tcx")
+def test_another_name_at_the_same_hook_keeps_the_filter(bench: Bench, push: Attachment) -> None:
+    """As of two planes on one NIC, of which the first disappears."""
+    bench.dataplane.attach(push)
+    bench.dataplane.attach(replace(push, name="push-again"))
+    assert bench.dataplane.detach_others({"push-again"}) == ["push-egress"]
+    assert _filters() == ["mrc_push"]
+    assert bench.dataplane.missing_filter() == ""
 
 
 @pytest.mark.usefixtures("no_tcx")

@@ -2,7 +2,7 @@
 """Tests that the event of a lost carrier takes the plane out of use, and that an unchanged neighbour is no event."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -209,6 +209,31 @@ def test_only_first_hops_that_have_changed_are_looked_up(
     asyncio.run(work())
     links = ["links"] if neighbour is None else []
     assert calls == (["first hops", *links, "routes"] if news else [])
+
+
+def test_errors_that_ask_for_a_retry_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each asks for another one when it fails again, and attempts become more and more."""
+    asked: list[Callable[[], None]] = []
+    cancelled: list[bool] = []
+
+    def call_later(_: float, call: Callable[[], None]) -> Any:
+        asked.append(call)
+        return SimpleNamespace(cancel=lambda: cancelled.append(True))
+
+    async def work() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
+        watch = NetlinkWatch(asyncio.Lock())
+        watch.retry()
+        watch.retry()
+        assert len(asked) == 1
+        asked[0]()
+        watch.retry()
+        assert len(asked) == 2
+        before = len(cancelled)
+        watch.look_again()  # at once, so the other one is not needed
+        assert len(cancelled) == before + 1
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize(

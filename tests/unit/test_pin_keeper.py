@@ -69,8 +69,8 @@ def test_a_removed_filter_is_attached_until_it_is_there_and_said_once(monkeypatc
     (event,) = keep(kernel, monkeypatch)
     assert (event["reason"], event["evidence"]) == ("filters_removed", {"lost": "pop-0"})
     assert kernel.attached == 3
-    kernel.filters = ["pop-0"]
-    assert len(keep(kernel, monkeypatch)) == 1
+    kernel.filters = ["pop-0", "", "pop-0"]
+    assert len(keep(kernel, monkeypatch)) == 2
 
 
 def test_removed_pins_are_restored_and_a_refusal_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,10 +41,10 @@ def _differing(doc: Document, width: int | None) -> list[str]:
     if not hosts:
         return []
     more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
-    some = "" if doc["differing_is_sure"] or len(hosts) == 1 else "some of "
+    some = "" if doc["differing_is_sure"] else "perhaps " if len(hosts) == 1 else "some of "
     return fold(
-        f"Hosts refuse each other's packets, which count as lost: {some}{', '.join(hosts[:_SHOWN_HOSTS])}{more} have "
-        "other secrets or another cluster file. Mend that first: see `mrcctl status` there",
+        "Hosts refuse each other's packets, which count as lost. Other secrets or another cluster file than most: "
+        f"{some}{', '.join(hosts[:_SHOWN_HOSTS])}{more}. Mend that first: see `mrcctl status` there",
         width,
     )
 
