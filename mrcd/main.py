@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mrcd import __version__
+from mrcd import __version__, heap
 from mrcd.config import cluster_file
 from mrcd.daemon.systemd import notify, report
 from mrcd.errors import MrcdError
@@ -82,6 +82,7 @@ def mrcd(
     logging.basicConfig(level=logging.WARNING, format=stamp + "%(levelname)s %(message)s", stream=sys.stderr)
     # No deadline depends on this process. On a busy host it must not delay packets or ksoftirqd.
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+    heap.use_one_arena()
     faulthandler.enable()  # systemd's watchdog sends SIGABRT to a daemon that hangs: the log then shows the stacks
     from mrcd.daemon.run_dir import RunDir  # numpy
     from mrcd.denials import file

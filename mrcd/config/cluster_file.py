@@ -5,17 +5,15 @@ Every fault is an error that names its place in the file and a remedy: unknown k
 on one port. Other modules can rely on a valid configuration.
 """
 
-import contextlib
-import gc
 import ipaddress
 import tomllib
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, PlainSerializer, ValidationError, model_validator
 
+from mrcd import heap
 from mrcd.config import faults
 from mrcd.config.auth import Auth
 from mrcd.config.checks import cpu_list, distinct, port_range, unique
@@ -356,24 +354,12 @@ def _toml(text: str, source: str) -> dict[str, Any]:
 
 def _validated(model: type[S], data: dict[str, Any], text: str, source: str) -> S:
     try:
-        with _collector_paused():
+        with heap.collector_paused():
             return model.model_validate(data)
     except ValidationError as e:
         found = [faults.explain(dict(f), text, model) for f in e.errors()]
         hint = "correct the file; mrcd.toml(5) explains each key, and scripts/deploy/mrcd.toml is a commented example"
         raise ConfigError(f"{source}: " + "; ".join(found), hint=hint) from None
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pauses the garbage collector, which walks all hosts again and again while they are made: 1.3 s of 2.1 s."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def load(path: Path) -> Config:

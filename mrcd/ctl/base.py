@@ -3,11 +3,12 @@
 
 import contextlib
 import errno
+import importlib
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,7 +49,7 @@ class Commands(click.Group):
             return None
         if len(names) > 1:
             ctx.fail(f"{cmd_name!r} is ambiguous: {', '.join(names)}")
-        return super().get_command(ctx, names[0]) if names else None
+        return self.get_command(ctx, names[0]) if names else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -59,7 +60,26 @@ class Commands(click.Group):
 
 
 class Cli(Commands):
-    """A command group that reports every failure as one line, a hint and an exit status, never as a traceback."""
+    """A command group that reports every failure as one line, a hint and an exit status, never as a traceback.
+
+    `modules` names the commands of each module of mrcd.ctl.commands. A module is imported when one of its commands is
+    looked up, because all of them take longer than most commands.
+    """
+
+    def __init__(self, *args: Any, modules: Mapping[str, Iterable[str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._module_of = {command: module for module, commands in modules.items() for command in commands}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, sorted."""
+        return sorted({*self.commands, *self._module_of})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command, as Commands does."""
+        if cmd_name in self._module_of and cmd_name not in self.commands:
+            module = importlib.import_module(f"mrcd.ctl.commands.{self._module_of[cmd_name]}")
+            self.add_command(getattr(module, cmd_name))
+        return super().get_command(ctx, cmd_name)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command, print its error, exit."""

@@ -10,20 +10,6 @@ import mrcd
 from mrcd.ctl import glossary
 from mrcd.ctl.base import Cli, Options, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
-from mrcd.ctl.commands import (
-    bpf,
-    bugreport,
-    completion,
-    config,
-    denials,
-    fabric,
-    fleet,
-    keys,
-    links,
-    look,
-    measure,
-    watch,
-)
 from mrcd.errors import UsageError
 
 
@@ -34,8 +20,23 @@ def main() -> None:
 
 # ---- commands --------------------------------------------------------------------------------
 
+_MODULES = {
+    "bpf": ("bpf",),
+    "bugreport": ("bugreport",),
+    "completion": ("completion",),
+    "config": ("config", "reload"),
+    "denials": ("deny", "allow", "drain", "undrain", "denials"),
+    "fabric": ("fabric",),
+    "fleet": ("fleet",),
+    "keys": ("keys",),
+    "links": ("links",),
+    "look": ("status", "peers", "paths", "events", "histograms", "version"),
+    "measure": ("probe", "trace", "capture", "preflight", "doctor"),
+    "watch": ("watch", "top"),
+}
 
-@click.group(cls=Cli, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(cls=Cli, modules=_MODULES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(mrcd.__version__, prog_name="mrcctl", message="%(prog)s %(version)s")
 @common
 def cli() -> None:
@@ -43,16 +44,6 @@ def cli() -> None:
 
     Exit status: 0 done; 1 wrong usage or configuration; 2 mrcd, the kernel or the machine refused.
     """
-
-
-for _command in (
-    *(look.status, look.peers, look.paths, links.links, look.events, look.histograms, look.version),
-    *(watch.watch, watch.top, bpf.bpf, bugreport.bugreport, completion.completion),
-    *(denials.deny, denials.allow, denials.drain, denials.undrain, denials.denials),
-    *(measure.probe, measure.trace, measure.capture, measure.preflight, measure.doctor),
-    *(keys.keys, fabric.fabric, fleet.fleet),
-):
-    cli.add_command(_command)
 
 
 def _complete_help(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -111,7 +102,3 @@ def detach(options: Options, force: bool) -> None:
 def attach(options: Options) -> None:
     """Attach the data plane again after `mrcctl detach`."""
     _say(options, options.client.post("/v1/attach", {}))
-
-
-cli.add_command(config.config)
-cli.add_command(config.reload)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mrcd import heap
 from mrcd.auth import secrets_file
 from mrcd.auth.keyring import Keyring
 from mrcd.auth.secrets_file import Secret
@@ -160,6 +161,7 @@ class Daemon:
             with contextlib.nullcontext() if in_force else contextlib.suppress(MrcdError):
                 await self._routes.write_changed()
             self._watch.look_again()
+        heap.settle()
         self.resume()
 
     def resume(self) -> None:

@@ -121,7 +121,9 @@ NO_TABLE = {
 
 def commands(group: click.Group, before: str = "") -> Iterator[str]:
     """Yields the names of all commands: "paths", "bpf maps"."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from commands(command, f"{before}{name} ")
         else:

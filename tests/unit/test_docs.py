@@ -228,17 +228,17 @@ def test_commands_exist(page: Path) -> None:
 
 def test_the_table_of_mrcctl_is_complete() -> None:
     """Each command of mrcctl has a row, and each row has only commands and options that there are."""
-    listed = set()
+    listed, known = set(), set(cli.list_commands(click.Context(cli)))
     for row in synopses():
         code = row.split("`")[1::2]
         options = [w for c in code for w in shlex.split(c) if not re.match("[a-z]", w)] if len(code) == 2 else []
         for c in code:
             words = shlex.split(c)
-            if not re.match("[a-z]", words[0]) or words[0] not in cli.commands:
+            if not re.match("[a-z]", words[0]) or words[0] not in known:
                 continue
             listed.add(words[0])
             assert complaint(["mrcctl", *words, *options]) is None, complaint(["mrcctl", *words, *options])
-    assert listed == set(cli.commands)
+    assert listed == known
 
 
 def keys(model: type[BaseModel]) -> Iterator[str]:
