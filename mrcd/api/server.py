@@ -33,7 +33,7 @@ from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 log = logging.getLogger("mrcd.api.server")
 
-_LONGEST_WAIT_S = 60.0
+LONGEST_WAIT_S = 60.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -131,7 +131,7 @@ class Api:
         """Return events newer than ?after=; without any, wait up to ?wait= seconds for one."""
         after = _number(request.query.get("after"), "after") or 0
         try:
-            wait = min(float(request.query.get("wait", "0")), _LONGEST_WAIT_S)
+            wait = min(float(request.query.get("wait", "0")), LONGEST_WAIT_S)
         except ValueError:
             raise UsageError("wait must be a number of seconds") from None
         found = await self._daemon.events.after(after, wait)

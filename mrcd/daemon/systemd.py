@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 
-_PATIENCE_S = 2.0
+PATIENCE_S = 2.0
 
 
 def notify(state: str) -> None:
@@ -26,13 +26,13 @@ def watchdog_s() -> float | None:
 
 
 async def report(routed: asyncio.Event) -> None:
-    """Send READY=1 when `routed` is set, or after _PATIENCE_S; then feed the watchdog.
+    """Send READY=1 when `routed` is set, or after PATIENCE_S; then feed the watchdog.
 
     A unit that starts after mrcd finds resolved first hops, and peers that have answered. A host without an answering
     peer must not delay the boot. The event loop of the daemon feeds the watchdog, so systemd notices if it hangs.
     """
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(routed.wait(), _PATIENCE_S)
+        await asyncio.wait_for(routed.wait(), PATIENCE_S)
     notify("READY=1")
     every = watchdog_s()
     while every is not None:

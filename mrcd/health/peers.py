@@ -17,7 +17,7 @@ from mrcd.health.events import EventLog
 from mrcd.tables import abi
 from mrcd.tables.pinned import Tables, is_detached
 
-_GRACE_S = 3.0  # hosts of a cluster start together, so silence right after a start is not reported
+GRACE_S = 3.0  # hosts of a cluster start together, so silence right after a start is not reported
 _UNKNOWN_HEAD = np.uint64(2**64 - 1)  # no status has been read yet
 _STEADY_NS = 2_000_000_000  # routes are changed when the usable EVs have not changed for this time
 
@@ -116,7 +116,7 @@ class PeerWatch:
 
     def _note_silence(self, silent: set[int], heard: set[int]) -> None:
         """Logs the peers that have stopped answering, and those that answer again."""
-        if time.monotonic() - self._started > _GRACE_S:
+        if time.monotonic() - self._started > GRACE_S:
             for row in silent - self.silent:
                 self._events.add("peer", peer=self.names[row], reason="no_replies", after="unreachable")
             self.silent |= silent

@@ -185,7 +185,7 @@ def _check(method: str, status: int, content: bytes) -> None:
 def test_any_request_is_answered_and_a_refused_one_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server, "_LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(server, "LONGEST_WAIT_S", 0.01)
     served = Served(tmp_path, monkeypatch)
     monkeypatch.setattr(attachment, "attach", served.attach)
     monkeypatch.setattr(attachment, "detach", served.detach)

@@ -39,7 +39,7 @@ def test_a_dump_never_shows_a_key(
     tables = Arrays(4, 8)
     tables.auths["tx_key"] = tables.auths["rx_key"] = 0x1122334455667788
     tables.auths["mode"], tables.auths["rx_id"][:, :2] = AuthMode.REQUIRED, (1, 2)
-    monkeypatch.setattr("mrcd.ctl.commands.bpf._tables", lambda directory: tables)
+    monkeypatch.setattr("mrcd.ctl.commands.bpf.pinned_tables", lambda directory: tables)
     (run_dir / "links").mkdir()
     running(run_dir, run_dir)
     result = mrcctl("bpf", "dump", "h2")

@@ -26,8 +26,8 @@ COMMANDS = (
 
 @pytest.fixture(autouse=True)
 def few_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "_COMMANDS", COMMANDS)
-    monkeypatch.setattr(collect, "_ethtool_commands", lambda interfaces: ())
+    monkeypatch.setattr(collect, "COMMANDS", COMMANDS)
+    monkeypatch.setattr(collect, "ethtool_commands", lambda interfaces: ())
     monkeypatch.delenv("MRCD_CONFIG", raising=False)
 
 

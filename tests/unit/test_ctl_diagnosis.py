@@ -166,7 +166,7 @@ def test_doctor_ends_with_2_if_something_is_dead(
         "command": "doctor", "checks": [{"id": check.id, "status": found.status, "evidence": "", "fix": ""}],
         "summary": {status: int(found.status == status) for status in ("PASS", "WARN", "FAIL", "SKIP")},
     }  # fmt: skip
-    monkeypatch.setattr(measure, "_documents", lambda options, choose: None)
+    monkeypatch.setattr(measure, "read_documents", lambda options, choose: None)
     monkeypatch.setattr(command, "doctor", lambda run_dir, documents, down: document)
     assert mrcctl("doctor").exit_code == code
 

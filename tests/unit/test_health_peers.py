@@ -127,7 +127,7 @@ def test_silence_and_its_end_are_reported_after_a_grace_time(monkeypatch: pytest
     w.arrays.watches["silent"][[1, 2]] = 1
     w.look()
     assert (len(w.said()), w.watch.silent) == (told, set())
-    monkeypatch.setattr(peers, "_GRACE_S", -1.0)
+    monkeypatch.setattr(peers, "GRACE_S", -1.0)
     w.arrays.watches["silent"][2] = 0
     w.look()
     w.look()

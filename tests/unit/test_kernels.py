@@ -58,7 +58,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_old_package_lists_are_updated(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     apt = Apt(OLD, NEW, serves=NEW)
-    monkeypatch.setattr(packages, "_done", apt)
+    monkeypatch.setattr(packages, "completed", apt)
     assert packages.kernel("6.1").release == "6.1.0-60-amd64"
     assert apt.updates == 1
 
@@ -68,7 +68,7 @@ def test_the_newest_fetched_kernel_replaces_an_unavailable_one(cache: Path, monk
         (cache / release / "lib/modules" / release).mkdir(parents=True)
         (cache / release / "complete").touch()
     (cache / "6.1.0-60-amd64/complete").unlink()
-    monkeypatch.setattr(packages, "_done", Apt(NEW, NEW))
+    monkeypatch.setattr(packages, "completed", Apt(NEW, NEW))
     assert packages.kernel("6.1").release == "6.1.0-56-amd64"
     with pytest.raises(MachineError, match="knows no kernel"):
         packages.kernel("6.6")

@@ -118,7 +118,7 @@ def test_a_grey_failure_that_a_program_left_first_keeps_the_program_s_reason() -
 
 
 def test_a_silent_peer_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "_GRACE_S", -1.0)
+    monkeypatch.setattr(peers, "GRACE_S", -1.0)
     b = Bench()
     count = len(b.said("peer"))
     b.arrays.watches["silent"][[1, 3]] = 1

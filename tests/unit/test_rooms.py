@@ -9,7 +9,8 @@ from pathlib import Path
 
 MRCD = Path(__file__).parents[2] / "mrcd"
 LAYERS = (
-    "errors lock_file versions|config|bpf|tables|auth|fabric|loader|net|health|view|denials|fleet|daemon|api|main|ctl"
+    "errors heap lock_file versions|config|bpf|tables|auth|fabric|loader|net|health|view|denials|fleet|daemon|api|main"
+    "|ctl"
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS.split("|")) for name in names.split()}
 FORBIDDEN = {("ctl", "mrcd.daemon.daemon")}  # mrcctl works without the daemon's code

@@ -52,7 +52,7 @@ def test_the_watchdog_interval_is_read(
 
 
 def test_ready_is_sent_when_all_first_hops_are_known(told: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "_PATIENCE_S", 3600)
+    monkeypatch.setattr(systemd, "PATIENCE_S", 3600)
 
     async def run() -> None:
         routed = asyncio.Event()
@@ -68,7 +68,7 @@ def test_ready_is_sent_when_all_first_hops_are_known(told: socket.socket, monkey
 
 
 def test_a_host_without_planes_is_ready_too(told: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(systemd, "PATIENCE_S", 0.02)
     asyncio.run(systemd.report(asyncio.Event()))
     assert heard(told) == ["READY=1"]
 

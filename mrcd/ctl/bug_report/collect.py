@@ -33,7 +33,7 @@ _PER_INTERFACE = (
     "ipv6/conf/{}/disable_ipv6",
     "ipv6/conf/{}/mtu",
 )
-_COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("kernel/uname.txt", ("uname", "-a")),
     ("network/addresses.txt", ("ip", "-details", "-statistics", "address")),
     ("network/routes-ipv4.txt", ("ip", "-details", "-4", "route", "show", "table", "all")),
@@ -68,7 +68,7 @@ def gather(options: Options, report: Report, config: Path | None) -> None:
     for name in _LOGS:
         if (options.run_dir / name).exists():
             _file(report, f"daemon/{name}", options.run_dir / name)
-    for name, argv in (*_COMMANDS, *_ethtool_commands(interfaces)):
+    for name, argv in (*COMMANDS, *ethtool_commands(interfaces)):
         _command(report, name, argv, options.timeout)
     for name in _FILES:
         _file(report, f"kernel/{name.replace('/', '-')}.txt", Path("/proc", name))
@@ -127,7 +127,8 @@ def _pinned(options: Options, report: Report) -> None:
         report.miss("mrcd/bpf-*.json", "the pins", str(e.args[0]))
 
 
-def _ethtool_commands(interfaces: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+def ethtool_commands(interfaces: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the files of the archive that describe these NICs, and the commands that print them."""
     kinds = (("driver", "-i"), ("offloads", "-k"), ("statistics", "-S"), ("channels", "-l"), ("rings", "-g"))
     return [(f"network/{nic}-{name}.txt", ("ethtool", flag, nic)) for nic in interfaces for name, flag in kinds]
 

@@ -35,13 +35,14 @@ def maps_(options: Options, wide: bool) -> None:
     from mrcd.bpf import info
 
     directory, _ = pins(options.run_dir)
-    used = _fill(directory)
+    used = fill_of_maps(directory)
     rows = [{**m, "used": used.get(m["map"])} for m in info.maps(directory)]
     emit(options, envelope("maps", rows, "tables"), _maps, colour=colours(), width=terminal_width(wide))
 
 
-def _fill(directory: Path) -> dict[str, int]:
-    tables = _tables(directory)
+def fill_of_maps(directory: Path) -> dict[str, int]:
+    """Return the number of entries in use, by the name of the map."""
+    tables = pinned_tables(directory)
     fill = tables.fill()
     tables.close()
     names = {"peers": "mrc_peers", "evs": "mrc_evs", "prefixes": "mrc_prefixes", "events": "mrc_events"}
@@ -174,7 +175,7 @@ def dump(options: Options, peer: str | None, ev: int | None) -> None:
     bpf/mrc_abi.h explains each field.
     """
     directory, names = pins(options.run_dir)
-    tables = _tables(directory)
+    tables = pinned_tables(directory)
     if peer is None:
         rows = _host_records(tables)
     else:
@@ -183,7 +184,8 @@ def dump(options: Options, peer: str | None, ev: int | None) -> None:
     emit(options, envelope("records", rows, "tables"), _records, width=terminal_width())
 
 
-def _tables(directory: Path) -> "Tables":
+def pinned_tables(directory: Path) -> "Tables":
+    """Return the tables pinned in a directory, to read. Raises MachineError."""
     from mrcd.tables.pinned import Tables  # numpy
 
     return Tables(directory, writable=False)

@@ -26,7 +26,7 @@ MOST_EVS = 8192  # doctor probes no more, which takes 15 s
 Choice = Callable[[Json, Json], Sequence[str | None]]
 
 
-def _documents(options: Options, choose: Choice) -> tuple[Json, Json, Json]:
+def read_documents(options: Options, choose: Choice) -> tuple[Json, Json, Json]:
     """Return status, peers, and the paths to the chosen peers, from the daemon or else from the pinned tables."""
 
     def ask(status: Json, peers: Json, paths: Callable[[str | None], Json]) -> tuple[Json, Json, Json]:
@@ -103,7 +103,7 @@ def probe(
     """
     from mrcd.ctl.packets import probe as work
 
-    status, peers, paths = _documents(options, _one(peer))
+    status, peers, paths = read_documents(options, _one(peer))
     document = work.run(
         status, peers, paths, peer, ev=ev, count=count, size=size, interval_s=interval / 1000, wait_s=wait
     )
@@ -137,7 +137,7 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
     """
     from mrcd.ctl.packets import trace as work
 
-    status, peers, paths = _documents(options, _one(peer))
+    status, peers, paths = read_documents(options, _one(peer))
     failed = work.failed_evs(paths, peer)
     traces = [
         work.run(status, peers, paths, peer, ev=n, count=count, interval_s=interval / 1000, wait_s=wait)
@@ -191,7 +191,7 @@ def capture(
     if source is not None and (target is not None or seconds is not None):
         raise UsageError("-r reads a file: it takes neither -w nor --seconds", hint="see `mrcctl capture --help`")
     try:
-        status, peers, _ = _documents(options, _none)
+        status, peers, _ = read_documents(options, _none)
         about = work.known(status, peers)
     except DaemonDown:
         if source is None:
@@ -255,7 +255,7 @@ def doctor(options: Options, peer: str | None) -> None:
     from mrcd.ctl.examine import command
 
     try:
-        documents, down = _documents(options, _one(peer) if peer else choose_peers), None
+        documents, down = read_documents(options, _one(peer) if peer else choose_peers), None
     except DaemonDown as e:
         documents, down = None, e
     _finish(options, command.doctor(options.run_dir, documents, down))

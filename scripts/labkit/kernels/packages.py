@@ -108,16 +108,17 @@ def _fetch(package: str, root: Path) -> None:
 
 
 def _output(*argv: str) -> str:
-    return _done([*argv]).stdout
+    return completed([*argv]).stdout
 
 
 def _run(argv: list[str], cwd: Path | None = None) -> None:
-    done = _done(argv, cwd)
+    done = completed(argv, cwd)
     if done.returncode:
         raise MachineError(f"{' '.join(argv[:2])} failed: {done.stderr.strip()}", hint="apt-get update, then again")
 
 
-def _done(argv: list[str], cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+def completed(argv: list[str], cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Return how a command ended, and its output. Raises MachineError if there is no such program."""
     try:
         return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
     except FileNotFoundError:
