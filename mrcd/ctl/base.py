@@ -62,8 +62,8 @@ class Commands(click.Group):
 class Cli(Commands):
     """A command group that reports every failure as one line, a hint and an exit status, never as a traceback.
 
-    `modules` names the commands of each module of mrcd.ctl.commands. A module is imported when one of its commands is
-    looked up, because all of them take longer than most commands.
+    `modules` names the commands of each module of mrcd.ctl.commands, where functions have the names of their commands.
+    A module is imported when one of its commands is looked up: to import all takes longer than most commands do.
     """
 
     def __init__(self, *args: Any, modules: Mapping[str, Iterable[str]], **kwargs: Any) -> None:
@@ -78,7 +78,7 @@ class Cli(Commands):
         """Return the command, as Commands does."""
         if cmd_name in self._module_of and cmd_name not in self.commands:
             module = importlib.import_module(f"mrcd.ctl.commands.{self._module_of[cmd_name]}")
-            self.add_command(getattr(module, cmd_name))
+            self.add_command(getattr(module, cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ class Cli(Commands):
             _complain(UsageError(_plain(e.format_message()), hint=f"see `{command} --help`"))
         except click.ClickException as e:
             _complain(UsageError(e.format_message()))
-        except click.Abort:  # click raises it for a KeyboardInterrupt outside of invoke
+        except (click.Abort, KeyboardInterrupt):  # outside of invoke; click turns some into Abort
             sys.exit(130)
         except MrcdError as e:
             _complain(e)

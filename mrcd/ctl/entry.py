@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Starts mrcctl. Until its modules are imported, ^C ends the process at once, without a traceback."""
+"""Starts mrcctl. Until it can handle ^C without a traceback, ^C ends the process at once."""
 
 import signal
 

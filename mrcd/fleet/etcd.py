@@ -35,7 +35,7 @@ _USER_BYTES = 4096
 
 # gRPC's status codes (https://grpc.io/docs/guides/status-codes/): another member may answer these better.
 _ELSEWHERE = {1, 4, 13, 14}
-_NOT_FOUND, _DENIED, _UNAUTHENTICATED = 5, 7, 16
+_DENIED, _UNAUTHENTICATED = 7, 16
 
 
 class EtcdError(MachineError):
@@ -44,11 +44,6 @@ class EtcdError(MachineError):
     def __init__(self, message: str, code: int = 0, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.code = code
-
-    @property
-    def is_not_found(self) -> bool:
-        """Whether a lease is gone."""
-        return self.code == _NOT_FOUND
 
 
 class EtcdAway(EtcdError):

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the command line of mrcctl: usage errors, help, completion, and a quick start."""
 
+import importlib
 import json
 import os
+import pkgutil
 import re
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import Result
 
-from mrcd.ctl import glossary
+from mrcd.ctl import commands, glossary
+from mrcd.ctl.main import cli
 from mrcd.tables.enums import Drop, EvState, Reason
 from tests.unit.canned_daemon import EVENT, PATH, PEER, Daemon
 
@@ -246,6 +250,43 @@ def test_an_early_ctrl_c_is_no_traceback() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, "version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_ctrl_c_during_completion_is_no_traceback() -> None:
+    """The interrupt comes while the module of a command is imported, to complete its options."""
+    code = (
+        "import os, signal, sys\n"
+        "from mrcd.ctl.entry import main\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'mrcd.ctl.commands.measure': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "main()\n"
+    )
+    words = {"COMP_WORDS": "mrcctl probe --", "COMP_CWORD": "2", "_MRCCTL_COMPLETE": "bash_complete"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=os.environ | words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def commands_of(group: click.Group) -> Iterator[click.Command]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield command
+        if isinstance(command, click.Group):
+            yield from commands_of(command)
+
+
+def test_every_command_belongs_to_mrcctl() -> None:
+    written = [
+        command
+        for module in pkgutil.iter_modules(commands.__path__)
+        for command in vars(importlib.import_module(f"{commands.__name__}.{module.name}")).values()
+        if isinstance(command, click.Command)
+    ]
+    assert {id(c) for c in written} <= {id(c) for c in commands_of(cli)}, [c.name for c in written]
 
 
 def test_an_answer_takes_little_more_than_python_and_click(daemon: Daemon) -> None:

@@ -5,12 +5,9 @@ For each format it writes the configuration of every switch of that fabric, read
 random pairs through what was read. It needs no lab.
 """
 
-import gc
 import random
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.bench.command import mrcctl
@@ -18,6 +15,7 @@ from labkit.bench.part import Options, Part, requirement
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
+from mrcd import heap
 from mrcd.config.cluster_file import Config, load
 from mrcd.config.sizes import MAX_HOST_ID
 from mrcd.ctl.commands.fabric_documents import follow
@@ -35,7 +33,7 @@ PLAN_S, LOAD_S, LOAD_BYTES = 10.0, 5.0, 500e6
 
 def measure(lab: Lab, options: Options) -> Document:
     """Plans, loads, and checks each format. The lab is not used."""
-    with tempfile.TemporaryDirectory() as name, _collector_paused():
+    with tempfile.TemporaryDirectory() as name, heap.collector_paused():
         planned, largest = Path(name, "planned.toml"), Path(name, "largest.toml")
         progress(f"fabric: plan for {NICS} NICs")
         plan = mrcctl("fabric", "plan", *_sizes(HOSTS, PLANES), "--output", planned, "--cables", Path(name, "cables"))
@@ -60,16 +58,6 @@ def measure(lab: Lab, options: Options) -> Document:
 
 def _sizes(hosts: int, planes: int, radix: int = RADIX) -> list[str]:
     return ["--hosts", str(hosts), "--planes", str(planes), "--radix", str(radix)]
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pauses the garbage collector: it would walk the millions of objects of a fabric again and again."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _check(config: Config, f: Format) -> Document:
