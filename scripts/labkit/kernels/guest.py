@@ -149,7 +149,7 @@ def lab(say: Say, _: Path) -> None:
 
 
 def life(say: Say, results: Path) -> None:
-    """Kills, restarts, upgrades and reloads the daemons under a UDP flow, then detaches and attaches."""
+    """Kills, restarts, upgrades and reloads the daemons under a UDP flow, then detaches, attaches, deletes filters."""
     shape = SMALLEST | {"hosts": 3}
     with _lab(shape) as it:
         observe.wait_until_good(it, (SOURCE, TARGET), PATIENCE_S)
@@ -162,6 +162,23 @@ def life(say: Say, results: Path) -> None:
         for command in ("detach", "attach"):
             it.exec(SOURCE, ["mrcctl", command], check=True, timeout=PATIENCE_S)
             _ping(say, "life", it, TARGET, f"after {command}")
+        if _has_push_filter(it):  # without TCX
+            it.exec(SOURCE, ["tc", "qdisc", "del", "dev", "mrc0", "clsact"], check=True)
+            until = time.monotonic() + PATIENCE_S
+            while not (back := _has_push_filter(it)) and time.monotonic() < until:
+                time.sleep(0.1)
+            say(
+                "life",
+                "deleted clsact filters return",
+                back,
+                f"within {PATIENCE_S:g} s" if back else "not attached again",
+            )
+            _ping(say, "life", it, TARGET, "after the filters were deleted")
+
+
+def _has_push_filter(it: Lab) -> bool:
+    """Returns whether mrc_push is a clsact filter of the sender's mrc0."""
+    return "mrc_push" in it.exec(SOURCE, ["tc", "filter", "show", "dev", "mrc0", "egress"]).stdout
 
 
 TUNNELS = {
