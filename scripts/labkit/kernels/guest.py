@@ -164,15 +164,11 @@ def life(say: Say, results: Path) -> None:
             _ping(say, "life", it, TARGET, f"after {command}")
         if _has_push_filter(it):  # without TCX
             it.exec(SOURCE, ["tc", "qdisc", "del", "dev", "mrc0", "clsact"], check=True)
-            until = time.monotonic() + PATIENCE_S
-            while not (back := _has_push_filter(it)) and time.monotonic() < until:
+            began = time.monotonic()
+            while not (back := _has_push_filter(it)) and time.monotonic() - began < PATIENCE_S:
                 time.sleep(0.1)
-            say(
-                "life",
-                "deleted clsact filters return",
-                back,
-                f"within {PATIENCE_S:g} s" if back else "not attached again",
-            )
+            words = f"{time.monotonic() - began:.1f} s after their deletion"
+            say("life", "deleted clsact filters return", back, words if back else f"not {words}")
             _ping(say, "life", it, TARGET, "after the filters were deleted")
 
 
