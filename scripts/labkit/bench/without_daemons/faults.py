@@ -108,14 +108,19 @@ class Hold:
     def __init__(self) -> None:
         self.began_anew = 0
         self.lost_before = 0  # at the start of the first hold-down
-        self._well_ns = 0
+        self.well_ns = 0  # the start of the last hold-down
         self._is_well = False
 
-    def look(self, well_ns: int, good: int, lost: int) -> None:
-        """Adds an observation: last loss at `well_ns`, `good` good reports in a row since, `lost` packets lost."""
-        if well_ns != self._well_ns:
+    def look(self, well_ns: int, good: int, lost: int, back_ns: int | None = None) -> None:
+        """Adds an observation: last loss at `well_ns`, `good` good reports in a row since, `lost` packets lost.
+
+        `back_ns`: the return to GOOD, if it has come. A loss after it restarts no hold-down.
+        """
+        if back_ns is not None and self.well_ns and well_ns > back_ns:
+            return
+        if well_ns != self.well_ns:
             self.began_anew += self._is_well
-            self._well_ns, self._is_well = well_ns, False
+            self.well_ns, self._is_well = well_ns, False
         if good and not self._is_well:
             self._is_well = True
             if not self.began_anew:
@@ -223,12 +228,15 @@ class Run(Stage):
                 pair, evs = (r.source, r.peer), [r.ev]
                 well_ns = int(self.cluster.of_path_stats(pair, evs, "loss_ns")[0])
                 lost = self._lost(pair, evs)
-                hold.look(well_ns, int(self.cluster.of_path_stats(pair, evs, "good")[0]), lost)
-                if int(self.cluster.of_evs(pair, evs, "state")[0]) in _WELL:
+                good = int(self.cluster.of_path_stats(pair, evs, "good")[0])
+                is_back = int(self.cluster.of_evs(pair, evs, "state")[0]) in _WELL
+                since_ns = int(self.cluster.of_evs(pair, evs, "state_since_ns")[0])
+                hold.look(well_ns, good, lost, since_ns if is_back else None)
+                if is_back:
                     waiting.remove((r, hold))
-                    since_ns = int(self.cluster.of_evs(pair, evs, "state_since_ns")[0])
                     r.began_anew, r.lost_meanwhile = hold.began_anew, lost - hold.lost_before
-                    r.back_ns, r.well_ns, r.hold_ns = since_ns - healed_ns, well_ns - healed_ns, since_ns - well_ns
+                    r.back_ns, r.well_ns = since_ns - healed_ns, hold.well_ns - healed_ns
+                    r.hold_ns = since_ns - hold.well_ns
 
     def _lost(self, pair: Pair, evs: list[int]) -> int:
         """Returns the data packets and probes on these EVs that are counted as lost."""
