@@ -83,11 +83,11 @@ class Cli(Commands):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command, print its error, exit."""
-        if "_MRCCTL_COMPLETE" in os.environ:
-            from mrcd.ctl import bash_completion
-
-            bash_completion.register()
         try:
+            if "_MRCCTL_COMPLETE" in os.environ:
+                from mrcd.ctl import bash_completion
+
+                bash_completion.register()
             kwargs["standalone_mode"] = False
             code = super().main(*args, **kwargs)
         except click.exceptions.NoArgsIsHelpError as e:
@@ -98,7 +98,7 @@ class Cli(Commands):
             _complain(UsageError(_plain(e.format_message()), hint=f"see `{command} --help`"))
         except click.ClickException as e:
             _complain(UsageError(e.format_message()))
-        except (click.Abort, KeyboardInterrupt):  # outside of invoke; click turns some into Abort
+        except (click.Abort, KeyboardInterrupt):  # ^C outside of invoke
             sys.exit(130)
         except MrcdError as e:
             _complain(e)

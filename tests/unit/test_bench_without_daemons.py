@@ -91,7 +91,7 @@ def test_a_loss_after_the_return_restarts_no_hold_down() -> None:
     hold = faults.Hold()
     hold.look(8, 1, 7)
     hold.look(20, 0, 8, back_ns=18)
-    assert (hold.well_ns, hold.began_anew) == (8, 0)
+    assert (hold.well_ns, hold.began_anew, hold.lost) == (8, 0, 7)
 
 
 # ---- judge ----

@@ -41,7 +41,7 @@ def test_what_is_left_of_an_earlier_configuration_is_freed_and_the_rest_is_exemp
 
 
 def test_two_threads_pause_the_collector_one_after_the_other() -> None:
-    inside, release = threading.Event(), threading.Event()
+    inside, release, entered = threading.Event(), threading.Event(), threading.Event()
     states: list[bool] = []
 
     def first() -> None:
@@ -51,12 +51,14 @@ def test_two_threads_pause_the_collector_one_after_the_other() -> None:
 
     def second() -> None:
         with heap.collector_paused():
+            entered.set()
             states.append(gc.isenabled())
 
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
     threads[0].start()
     assert inside.wait(10)
     threads[1].start()
+    assert not entered.wait(0.2)
     release.set()
     for thread in threads:
         thread.join(10)

@@ -162,18 +162,19 @@ def life(say: Say, results: Path) -> None:
         for command in ("detach", "attach"):
             it.exec(SOURCE, ["mrcctl", command], check=True, timeout=PATIENCE_S)
             _ping(say, "life", it, TARGET, f"after {command}")
-        if _has_push_filter(it):  # without TCX
+        if "clsact" in it.exec(SOURCE, ["tc", "qdisc", "show", "dev", "mrc0"], check=True).stdout:  # without TCX
+            there = _has_push_filter(it)
             it.exec(SOURCE, ["tc", "qdisc", "del", "dev", "mrc0", "clsact"], check=True)
             began = time.monotonic()
             while not (back := _has_push_filter(it)) and time.monotonic() - began < PATIENCE_S:
                 time.sleep(0.1)
-            words = f"{time.monotonic() - began:.1f} s after their deletion"
-            say("life", "deleted clsact filters return", back, words if back else f"not {words}")
+            words = f"{'' if back else 'not '}{time.monotonic() - began:.1f} s after their deletion"
+            say("life", "deleted clsact filters return", there and back, words if there else "there were none")
             _ping(say, "life", it, TARGET, "after the filters were deleted")
 
 
 def _has_push_filter(it: Lab) -> bool:
-    """Returns whether mrc_push is a clsact filter of the sender's mrc0."""
+    """Returns whether mrc_push is a clsact filter of the sender's mrc0. tc fails while there is no such qdisc."""
     return "mrc_push" in it.exec(SOURCE, ["tc", "filter", "show", "dev", "mrc0", "egress"]).stdout
 
 

@@ -108,6 +108,7 @@ class Hold:
     def __init__(self) -> None:
         self.began_anew = 0
         self.lost_before = 0  # at the start of the first hold-down
+        self.lost = 0  # at the last observation before the return
         self.well_ns = 0  # the start of the last hold-down
         self._is_well = False
 
@@ -118,6 +119,7 @@ class Hold:
         """
         if back_ns is not None and self.well_ns and well_ns > back_ns:
             return
+        self.lost = lost
         if well_ns != self.well_ns:
             self.began_anew += self._is_well
             self.well_ns, self._is_well = well_ns, False
@@ -234,7 +236,7 @@ class Run(Stage):
                 hold.look(well_ns, good, lost, since_ns if is_back else None)
                 if is_back:
                     waiting.remove((r, hold))
-                    r.began_anew, r.lost_meanwhile = hold.began_anew, lost - hold.lost_before
+                    r.began_anew, r.lost_meanwhile = hold.began_anew, hold.lost - hold.lost_before
                     r.back_ns, r.well_ns = since_ns - healed_ns, hold.well_ns - healed_ns
                     r.hold_ns = since_ns - hold.well_ns
 
