@@ -25,6 +25,39 @@ class MapInfo(ct.Structure):
     ]
 
 
+class ProgramInfo(ct.Structure):
+    """struct bpf_prog_info."""
+
+    _fields_ = [
+        ("type", ct.c_uint32),
+        ("id", ct.c_uint32),
+        ("tag", ct.c_uint8 * 8),
+        ("jited_prog_len", ct.c_uint32),
+        ("xlated_prog_len", ct.c_uint32),
+        ("_insns", ct.c_uint64 * 2),
+        ("load_time", ct.c_uint64),
+        ("created_by_uid", ct.c_uint32),
+        ("nr_map_ids", ct.c_uint32),
+        ("map_ids", ct.c_uint64),
+        ("name", ct.c_char * 16),
+        ("_device", ct.c_uint32 * 2),
+        ("_netns", ct.c_uint64 * 2),
+        ("_ksyms", ct.c_uint32 * 2),
+        ("_pointers", ct.c_uint64 * 2),
+        ("_btf", ct.c_uint32 * 2),
+        ("_func_info", ct.c_uint64),
+        ("_nr_info", ct.c_uint32 * 2),
+        ("_line_info", ct.c_uint64 * 2),
+        ("_nr_lines", ct.c_uint32 * 4),
+        ("_tags", ct.c_uint64),
+        ("run_time_ns", ct.c_uint64),
+        ("run_cnt", ct.c_uint64),
+        ("recursion_misses", ct.c_uint64),
+        ("verified_insns", ct.c_uint32),
+        ("_rest", ct.c_uint32 * 3),
+    ]
+
+
 class LinkCreateOpts(ct.Structure):
     """struct bpf_link_create_opts."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mrcd.bpf import libbpf
-from mrcd.bpf.info import ProgramInfo
+from mrcd.bpf.structs import ProgramInfo
 from mrcd.errors import KernelError
 
 MAX_INSTRUCTIONS = 1_000_000  # BPF_COMPLEXITY_LIMIT_INSNS of include/linux/bpf.h, since Linux 5.2

@@ -21,7 +21,6 @@ def main() -> None:
 # ---- commands --------------------------------------------------------------------------------
 
 _MODULES = {
-    "bpf": ("bpf",),
     "bugreport": ("bugreport",),
     "completion": ("completion",),
     "config": ("config", "reload"),

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reads documents from the tables pinned in the kernel while the daemon is down."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +10,13 @@ import click
 
 from mrcd.ctl.base import Options
 from mrcd.ctl.client import Client, DaemonDown, Json
-from mrcd.errors import DaemonError, MachineError, MrcdError
-from mrcd.versions import ABI_VERSION, SCHEMA_VERSION
+from mrcd.errors import DaemonError, MrcdError
+from mrcd.versions import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from mrcd.view.documents import View
 
 _RUNNING = "running.json"  # a copy of mrcd.view.running_file.RUNNING_FILE, whose module imports numpy
-_BPFFS = Path("/sys/fs/bpf")
 
 
 def open_view(run_dir: Path, down: DaemonDown) -> "View":
@@ -95,28 +93,3 @@ def pins_gone(directory: object) -> bool:
         return not Path(str(directory), "links").exists()
     except PermissionError:
         return False
-
-
-def pins(run_dir: Path) -> tuple[Path, dict[str, int]]:
-    """Return the directory of the pinned maps, and the peers' host ids by name. Needs no daemon.
-
-    If mrcd has left no file beside its socket, the default directory and no names. Raises MachineError.
-    """
-    path = run_dir / _RUNNING
-    try:
-        document = json.loads(path.read_text())
-        found = Path(document["pins"])
-        names = {str(h["name"]): int(h["id"]) for h in document["config"]["hosts"] if h["name"] != document["host"]}
-    except FileNotFoundError:
-        found, names = _BPFFS / "mrcd" / f"abi{ABI_VERSION}", {}
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise MachineError(f"{path}: {e}", hint="`systemctl restart mrcd` writes it again") from None
-    try:
-        there = found.is_dir()
-    except PermissionError:
-        raise MachineError(f"{found}: permission denied", hint="run mrcctl as root") from None
-    if not there:
-        raise MachineError(
-            f"nothing is pinned at {found}", hint="mrcd has not run on this host yet, or runs with another --run-dir"
-        )
-    return found, names

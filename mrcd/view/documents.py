@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd import __version__, lock_file
-from mrcd.bpf import info
+from mrcd.bpf import attachments
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import EV, Plan
 from mrcd.health import events
@@ -64,7 +64,7 @@ class View:
         node = self._tables.node
         push: Document = next((h for h in self.hooks if "plane" not in h), {})
         planes, lost = self._planes(rows), pins_lost(self._pins)
-        bpf_links = [] if lost else info.links(self._pins)
+        bpf_links = [] if lost else attachments.links(self._pins)
         detached = is_detached(node)
         return {
             "schema_version": SCHEMA_VERSION,
@@ -85,7 +85,7 @@ class View:
             "attached": not detached,
             "forwarding_without_daemon": {"works": False, "how": lost}
             if lost and not detached
-            else info.without_daemon(
+            else attachments.without_daemon(
                 bpf_links, {p["plane"]: p["ifindex"] for p in planes}, detached=detached, encapsulation=c.encapsulation
             ),
             "pins": {"directory": str(self._pins), "lost": lost},
@@ -154,7 +154,7 @@ class View:
                 hooks.append((socket.if_nametoindex(name), point))
         found = other_programs.at(hooks, ours)
         for document in found:
-            document["program"] = document["program"] or info.program_name(document["program_id"])
+            document["program"] = document["program"] or attachments.program_name(document["program_id"])
         return found
 
     def _last_transition(self) -> Document | None:

@@ -86,9 +86,6 @@ SYNOPSES = {
         "mrcctl events h2 --since 10m --kind ev --plane 1 --ev 4 -n 3 && mrcctl events --follow"
     ),
     "`histograms`": "mrcctl histograms",
-    "`bpf maps`, `bpf progs [-i SECONDS]`, `bpf dump [PEER [EV]]`": (
-        "mrcctl bpf maps && mrcctl bpf progs -i 0.2 && mrcctl bpf dump h2 1"
-    ),
     "`bugreport [-o FILE]`": "mrcctl bugreport -o report.tar.gz",
     "`deny`, `drain` `TARGET… [--for 30m] [--reason TEXT] [--force]`": (
         "mrcctl deny t1:1:2 --for 30m --reason test --force && mrcctl drain nic:h2:0 --for 30m --reason test --force"

@@ -28,12 +28,6 @@ def json_of(lab: Lab, *arguments: str) -> Any:
     return json.loads(lab.exec("h0", ["mrcctl", *arguments, "--json"], check=True).stdout)
 
 
-def _dumped(lab: Lab, *arguments: str) -> dict[str, dict[str, Any]]:
-    """Returns table → field → value, of `mrcctl bpf dump`."""
-    records = json_of(lab, "bpf", "dump", *arguments)["records"]
-    return {r["table"]: {f["field"]: f["value"] for f in r["fields"]} for r in records}
-
-
 def _left_under_traffic(lab: Lab, ev: int) -> bool:
     """Returns whether an EV was left; sends traffic, since without the daemon only traffic carries probes."""
     tcp_transfer(lab, 4, target=1)
@@ -56,35 +50,13 @@ def test_status_shows_programs_and_links_of_the_kernel(lab: Lab) -> None:
         ("mrc_pop", "ingress", "p0"), ("mrc_pop", "ingress", "p1"),
     }  # fmt: skip
     assert (status["receive"]["interface"], status["receive"]["gro"]) == ("mrc0", False)  # bursts arrive whole
-    programs = {p["program"]: p for p in json_of(lab, "bpf", "progs")["programs"]}
-    assert programs.keys() == {
-        "mrc_push",
-        "mrc_probe",
-        "mrc_timer",
-        "mrc_unsent",
-        "mrc_pop",
-        "mrc_pop_xdp",
-        "mrc_sweep",
-        "mrc_probe_links",
-        "mrc_set_states",
-        "mrc_tick",
-    }
-    assert [h["interface"] for h in programs["mrc_pop"]["hooks"]] == ["p0", "p1"]
-    maps = {m["map"]: m for m in json_of(lab, "bpf", "maps")["maps"]}
-    assert (maps["mrc_evs"]["used"], maps["mrc_evs"]["type"], maps["mrc_evs"]["memory_bytes"] > 0) == (4, "array", True)
 
 
-def test_mrcctl_shows_hops_and_table_records(lab: Lab) -> None:
+def test_mrcctl_shows_hops(lab: Lab) -> None:
     for path in json_of(lab, "paths", "--decode")["paths"]:
         assert [(h["kind"], h["number"]) for h in path["hops"]] == [
             ("t0", 0), ("t1", path["t1"]), ("t0", 1), ("host", 0),
         ]  # fmt: skip
-        found = _dumped(lab, "h1", str(path["ev"]))
-        assert (found["mrc_evs"]["dst"], found["mrc_evs"]["plane"]) == (path["carrier"], path["plane"])
-    of_peer, of_host = _dumped(lab, "h1"), _dumped(lab)
-    assert (of_peer["mrc_peers"]["configured"], of_peer["mrc_watches"]["linked"]) == (1, 0b11)
-    assert of_host["mrc_planes"]["ifindex"] > 0
-    assert of_host["mrc_clock"]["by_daemon"] > 0
 
 
 def test_without_the_daemon_mrcctl_reads_the_tables_and_the_ring(lab: Lab, tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 table leaves out is named.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -17,7 +15,6 @@ from click.testing import Result
 from mrcd.ctl.main import cli
 from mrcd.ctl.packets.tally import Tally
 from mrcd.fleet.check.samples import HostSample, Samples
-from tests.unit.arrays import Arrays
 from tests.unit.canned_daemon import BAD_PATH, EVENT, HISTOGRAM, KEYS, LINK, PATH, PEER, STATUS, Daemon
 from tests.unit.test_fleet_report import document, said
 
@@ -49,15 +46,6 @@ CHECK = {
     "evidence": "p0 receives 98 % of its packets in one of 16 queues: its RSS does not hash the UDP source port",
 }  # fmt: skip
 EXAMINED = {"command": "doctor", "checks": [CHECK], "summary": {"PASS": 0, "WARN": 0, "FAIL": 1, "SKIP": 0}}
-MAP = {
-    "map": "mrc_path_stats", "id": 4711, "type": "percpu_array", "key_bytes": 4, "value_bytes": 192,
-    "entries": 1_048_576, "memory_bytes": 201_326_592, "pin": "/sys/fs/bpf/mrcd/abi11/mrc_path_stats",
-}  # fmt: skip
-PROGRAM = {
-    "program": "mrc_pop_xdp", "id": 4711, "type": "xdp", "tag": "0123456789abcdef", "loaded_s": 90.0, "runs": 10**9,
-    "verified_instructions": 81_234, "jited_bytes": 45_678, "run_time_ns": 10**12,
-    "hooks": [{"type": "xdp", "point": "xdp", "interface": f"enp{n}s0f0np0"} for n in range(8)],
-}  # fmt: skip
 
 LOST = {
     "target": f"nic:{NAME}:1", "kind": "nic", "direction": "both", "loss_ratio": 0.0123, "lost_packets": 1234,
@@ -82,10 +70,6 @@ TABLES = {
     "histograms": [],
     "watch -c 1": ["PEER  ", "PEER  "],
     "top -i 0.1": ["PEER "],
-    "bpf maps": ["MAP "],
-    "bpf progs": ["PROGRAM "],
-    "bpf progs -i 0.1": ["PROGRAM "],
-    "bpf dump h2 5": [],
     "denials": ["TARGET "],
     "keys status": ["PEER "],
     "links": ["LINK "],
@@ -120,7 +104,7 @@ NO_TABLE = {
 
 
 def commands(group: click.Group, before: str = "") -> Iterator[str]:
-    """Yields the names of all commands: "paths", "bpf maps"."""
+    """Yields the names of all commands: "paths", "keys status"."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -156,16 +140,7 @@ def terminal(
         "/v1/keys": (200, KEYS | {"peers": [KEYS["peers"][0] | {"peer": NAME}]}),  # type: ignore[index]
     }
     daemon.add(EVENT | {"peer": NAME})
-    (run_dir / "links").mkdir()
-    hosts = [{"name": "h0", "id": 0}, {"name": "h2", "id": 2}]
-    running = {"host": "h0", "pins": str(run_dir), "config": {"hosts": hosts}}
-    (run_dir / "running.json").write_text(json.dumps(running))
     for where, made in {
-        "mrcd.bpf.info.maps": lambda directory: [MAP],
-        "mrcd.bpf.info.programs": lambda directory: [PROGRAM],
-        "mrcd.bpf.info.links": lambda directory: [],
-        "mrcd.ctl.commands.bpf.fill_of_maps": lambda directory: {"mrc_path_stats": 1_048_576},
-        "mrcd.ctl.commands.bpf.pinned_tables": lambda directory: Arrays(4, 8),
         "mrcd.ctl.packets.probe.run": lambda *given, **options: PROBED,
         "mrcd.ctl.packets.trace.run": lambda *given, **options: TRACED,
         "mrcd.fleet.check.read.read": lambda *given: Samples({NAME: HostSample(attached=False)}),
@@ -220,30 +195,3 @@ def test_a_frame_of_watch_names_what_it_leaves_out_and_how_to_see_it(
     assert text.count("(no room for") == 2
     assert text.count("widen the terminal)") == 2
     assert "--wide" not in text
-
-
-def runs(n: int, ns: int) -> list[dict[str, Any]]:
-    """Returns a program that has run `n` times, for `ns` in all."""
-    return [PROGRAM | {"runs": n, "run_time_ns": ns}]
-
-
-def test_bpf_progs_over_an_interval_are_of_that_time(
-    terminal: Callable[[str, int], list[str]], mrcctl: Mrcctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def said(*samples: list[dict[str, Any]]) -> Result:
-        left = list(samples)
-        monkeypatch.setattr("mrcd.bpf.info.programs", lambda directory: left.pop(0))
-        return mrcctl("bpf", "progs", "-i", "0.1", "--json")
-
-    (found,) = (document := json.loads(said(runs(1000, 50_000), runs(1400, 90_000)).stdout))["programs"]
-    assert (found["recent_runs"], found["recent_run_time_ns"], found["runs"]) == (400, 40_000, 1400)
-    assert found["runs_per_s"] == pytest.approx(400 / document["interval_s"], rel=0.01)
-    (found,) = json.loads(said([], runs(7, 7)).stdout)["programs"]  # loaded meanwhile
-    assert (found["recent_runs"], found["runs_per_s"]) == (None, None)
-    assert "sysctl kernel.bpf_stats_enabled=1" in said(runs(7, 7), runs(7, 7)).stderr
-    samples = iter((runs(0, 0), runs(4, 100)))
-    monkeypatch.setattr("mrcd.bpf.info.programs", lambda directory: next(samples))
-    first, heading, line = terminal("bpf progs -i 0.1", 200)[:3]
-    assert first == "over 0.1 s"
-    assert re.split(r" {2,}", heading)[-3:-1] == ["RUNS/s", "ns/RUN now"]
-    assert line.split()[9] == "25"

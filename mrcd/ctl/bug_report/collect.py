@@ -11,7 +11,7 @@ from typing import Any
 from mrcd.ctl.base import Options
 from mrcd.ctl.bug_report.archive import MOST_BYTES, Report
 from mrcd.ctl.client import DaemonDown
-from mrcd.ctl.offline import open_view, pins
+from mrcd.ctl.offline import open_view
 from mrcd.errors import MrcdError
 
 _SYSCTLS = (
@@ -64,7 +64,6 @@ def gather(options: Options, report: Report, config: Path | None) -> None:
     for path in [config] if config else _configurations():
         _file(report, f"config/{path.name}", path)
     _file(report, "config/running.json", options.run_dir / "running.json", as_json=True)
-    _pinned(options, report)
     for name in _LOGS:
         if (options.run_dir / name).exists():
             _file(report, f"daemon/{name}", options.run_dir / name)
@@ -114,17 +113,6 @@ def _documents(options: Options, report: Report) -> list[str]:
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             report.miss(f"mrcd/{name}.json", how, f"this mrcctl does not understand the document: {e!r}")
     return interfaces
-
-
-def _pinned(options: Options, report: Report) -> None:
-    try:
-        from mrcd.bpf import info
-
-        directory, _ = pins(options.run_dir)
-        for name, read in (("maps", info.maps), ("links", info.links), ("programs", info.programs)):
-            report.add_document(f"mrcd/bpf-{name}.json", read(directory), how=f"the pins at {directory}")
-    except MrcdError as e:
-        report.miss("mrcd/bpf-*.json", "the pins", str(e.args[0]))
 
 
 def ethtool_commands(interfaces: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:

@@ -4,7 +4,7 @@
 import struct
 from typing import Any
 
-from mrcd.bpf.info import without_daemon
+from mrcd.bpf.attachments import without_daemon
 from mrcd.bpf.ring_buffer import records
 
 PLANES = {0: 3, 1: 4}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Lists pinned maps and links, and the programs that use these maps, as documents.
+"""Lists where mrcd's programs are attached, as documents, and says whether they forward without the daemon.
 
 The daemon's status contains these documents; mrcctl makes them itself if no daemon runs. So this module needs neither
 numpy nor bcc.
@@ -9,82 +9,20 @@ import ctypes as ct
 import errno
 import os
 import socket
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from mrcd.bpf import libbpf
-from mrcd.bpf.structs import LinkInfo
+from mrcd.bpf.structs import LinkInfo, ProgramInfo
 from mrcd.errors import KernelError, MachineError
 
 Document = dict[str, Any]
 
-# enum bpf_map_type, bpf_prog_type, bpf_link_type: the ones that mrcd uses. Others are shown by number.
-_MAP_TYPES = {2: "array", 6: "percpu_array", 11: "lpm_trie", 27: "ringbuf"}
-_PROGRAM_TYPES = {3: "sched_cls", 6: "xdp", 26: "tracing"}
+# enum bpf_link_type, bpf_attach_type: the ones that mrcd uses. Other types are shown by number.
 _TRACEPOINT = "raw_tracepoint"
 _LINK_TYPES = {1: _TRACEPOINT, 6: "xdp", 11: "tcx"}
 _ATTACH_TYPES = {libbpf.TCX_INGRESS: "ingress", libbpf.TCX_EGRESS: "egress"}
-_MAPS_OF_A_PROGRAM = 64
-
-
-class ProgramInfo(ct.Structure):
-    """struct bpf_prog_info."""
-
-    _fields_ = [
-        ("type", ct.c_uint32),
-        ("id", ct.c_uint32),
-        ("tag", ct.c_uint8 * 8),
-        ("jited_prog_len", ct.c_uint32),
-        ("xlated_prog_len", ct.c_uint32),
-        ("_insns", ct.c_uint64 * 2),
-        ("load_time", ct.c_uint64),
-        ("created_by_uid", ct.c_uint32),
-        ("nr_map_ids", ct.c_uint32),
-        ("map_ids", ct.c_uint64),
-        ("name", ct.c_char * 16),
-        ("_device", ct.c_uint32 * 2),
-        ("_netns", ct.c_uint64 * 2),
-        ("_ksyms", ct.c_uint32 * 2),
-        ("_pointers", ct.c_uint64 * 2),
-        ("_btf", ct.c_uint32 * 2),
-        ("_func_info", ct.c_uint64),
-        ("_nr_info", ct.c_uint32 * 2),
-        ("_line_info", ct.c_uint64 * 2),
-        ("_nr_lines", ct.c_uint32 * 4),
-        ("_tags", ct.c_uint64),
-        ("run_time_ns", ct.c_uint64),
-        ("run_cnt", ct.c_uint64),
-        ("recursion_misses", ct.c_uint64),
-        ("verified_insns", ct.c_uint32),
-        ("_rest", ct.c_uint32 * 3),
-    ]
-
-
-# ---- maps ----
-
-
-def maps(pins: Path) -> list[Document]:
-    """Returns a document per pinned map; sizes in bytes, `memory_bytes` as the kernel counts it. Raises MrcdError."""
-    found = []
-    for path in _files(pins):
-        with libbpf.opened(path) as fd:
-            info = libbpf.info(fd)
-            memory = _fdinfo(fd).get("memlock")
-        found.append(
-            {
-                "map": path.name,
-                "id": info.id,
-                "type": _MAP_TYPES.get(info.type, str(info.type)),
-                "key_bytes": info.key_size,
-                "value_bytes": info.value_size,
-                "entries": info.max_entries,
-                "memory_bytes": int(memory) if memory else None,
-                "pin": str(path),
-            }
-        )
-    return found
 
 
 def _files(directory: Path) -> list[Path]:
@@ -93,14 +31,6 @@ def _files(directory: Path) -> list[Path]:
     except OSError as e:
         hint = "run as root" if isinstance(e, PermissionError) else "mrcd has not run on this host yet"
         raise MachineError(f"{directory}: {e.strerror}", hint=hint) from None
-
-
-def _fdinfo(fd: int) -> dict[str, str]:
-    lines = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
-
-
-# ---- links ----
 
 
 def links(pins: Path) -> list[Document]:
@@ -175,78 +105,16 @@ def _name(ifindex: int) -> str | None:
         return None
 
 
-# ---- programs ----
-
-
-def programs(pins: Path) -> list[Document]:
-    """Returns a document per loaded program that uses one of the pinned maps, whichever process loaded it.
-
-    `hooks` come from links(). The list is empty for programs that the daemon runs itself, and for programs left by a
-    version that no longer runs. `run_time_ns` and `runs` count only while kernel.bpf_stats_enabled is 1.
-    """
-    pinned = {m["id"]: m["map"] for m in maps(pins)}
-    hooks: dict[int, list[Document]] = {}
-    for link in links(pins):
-        if link["attached"]:
-            hook = {key: link[key] for key in ("type", "point", "interface")}
-            hooks.setdefault(link["program_id"], []).append(hook)
-    found = []
-    for number in _program_ids():
-        try:
-            info, used = _program(number)
-        except KernelError:
-            continue  # unloaded meanwhile
-        used_maps = sorted(pinned[m] for m in used if m in pinned)
-        if used_maps:
-            loaded_s = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - info.load_time / 1e9)
-            found.append(
-                {
-                    "program": info.name.decode(errors="replace"),
-                    "id": info.id,
-                    "type": _PROGRAM_TYPES.get(info.type, str(info.type)),
-                    "tag": bytes(info.tag).hex(),
-                    "loaded_s": round(loaded_s, 3),
-                    "instructions_bytes": info.xlated_prog_len,
-                    "jited_bytes": info.jited_prog_len,
-                    "verified_instructions": info.verified_insns,
-                    "runs": info.run_cnt,
-                    "run_time_ns": info.run_time_ns,
-                    "hooks": hooks.get(info.id, []),
-                    "maps": used_maps,
-                }
-            )
-    return sorted(found, key=lambda p: (p["program"], p["id"]))
-
-
-def _program_ids() -> Iterator[int]:
-    number = ct.c_uint32(0)
-    while (result := libbpf.lib().bpf_prog_get_next_id(number, ct.byref(number))) == 0:
-        yield number.value
-    if result != -errno.ENOENT:  # ENOENT marks the end of the list
-        libbpf.check("list the programs", result, hint="run as root, or with CAP_SYS_ADMIN")
-
-
-def _program(number: int) -> tuple[ProgramInfo, list[int]]:
-    """Returns a program's data and the ids of its maps. Raises KernelError if the program does not exist."""
-    fd = libbpf.check(f"open program {number}", libbpf.lib().bpf_prog_get_fd_by_id(ct.c_uint32(number)))
-    try:
-        ids = (ct.c_uint32 * _MAPS_OF_A_PROGRAM)()
-        info = ProgramInfo(nr_map_ids=_MAPS_OF_A_PROGRAM, map_ids=ct.addressof(ids))
-        libbpf.fill(info, fd)
-    finally:
-        os.close(fd)
-    return info, list(ids[: min(info.nr_map_ids, _MAPS_OF_A_PROGRAM)])
-
-
 def program_name(number: int) -> str | None:
     """Returns a program's name; None if the program is unloaded, or this process may not read it."""
     try:
-        return bytes(_program(number)[0].name).decode(errors="replace")
+        fd = libbpf.check(f"open program {number}", libbpf.lib().bpf_prog_get_fd_by_id(ct.c_uint32(number)))
     except KernelError:
         return None
-
-
-# ---- forwarding without the daemon ----
+    try:
+        return bytes(libbpf.fill(ProgramInfo(), fd).name).decode(errors="replace")
+    finally:
+        os.close(fd)
 
 
 def without_daemon(
