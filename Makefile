@@ -137,11 +137,6 @@ bench-calm: set-up ## measure false demotions under stress: busy, stalled and ev
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench calm
 
-.PHONY: bench-overhead
-bench-overhead: set-up ## measure the cost of probes: goodput, CPU and packets of a flow with and without them (8 minutes)
-	@$(MAKE) build
-	@$(IN_VENV) scripts/bench overhead
-
 .PHONY: bench-paper
 bench-paper: set-up ## repeat the MRC paper's failure experiments with a TCP flow, all at length (8 minutes)
 	@$(MAKE) build

@@ -23,6 +23,7 @@ _NOT_EMULATED = {  # marker → reason to skip it on an emulated CPU
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the option for machines whose CPU is emulated, and the number of packets for tests/packet/test_model.py."""
     parser.addoption("--one-of-each", action="store_true", help="run each test with its first parameters only")
+    parser.addoption("--all-faults", action="store_true", help="make all faults of fault_table.py (25 minutes)")
     parser.addoption("--model-packets", type=int, default=0, help="packets to compare with the model, at random")
 
 

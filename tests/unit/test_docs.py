@@ -10,7 +10,6 @@ import click
 import pytest
 from pydantic import BaseModel
 
-from labkit.bench.alerts.cases import CASES
 from labkit.bench.cli import bench
 from labkit.cluster.cli import lab
 from labkit.demo.cli import demo
@@ -22,6 +21,7 @@ from mrcd.ctl.main import cli
 from mrcd.main import mrcd
 from mrcd.tables.abi import ABI_VERSION, WIRE_VERSION
 from mrcd.tables.enums import Drop
+from tests.lab.fault_table import CASES
 from tests.pages import DOCS, PAGES, README, ROOT, blocks, prose, spans, synopses
 
 README_LINES = 120

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from labkit.bench.failover import events, holes, loss, part, pauses, picture, stats, text
+from labkit.bench.failover import events, holes, loss, part, pauses, stats
 from labkit.bench.failover.events import BIN_NS, Event
 from labkit.bench.failover.kinds import BY_NAME, KINDS, MS, US, Place, places
 from labkit.bench.failover.pauses import Pause
@@ -309,46 +309,3 @@ def test_the_requirements() -> None:
 def test_a_loss_bound_without_packets_is_not_met() -> None:
     run = {"what": "x", "seconds": 10.0, "loss_ratio": None, "lost_packets": 0, "sent_packets": 0}
     assert not loss.required(run)["met"]
-
-
-def test_the_tables_show_the_measurements() -> None:
-    said = "\n".join(text.lines(document()))
-    for words in (
-        "t1-blackhole",
-        "100 µs",
-        "never",
-        "h0 → host 2 EV 6",
-        "kernel-ecmp",
-        "a note",
-        "0.07 %",
-        "not here",
-        "0/98",
-    ):
-        assert words in said
-
-
-def test_the_tables_show_flows_that_stopped_without_a_fault() -> None:
-    told = document()
-    assert "were restarted" not in "\n".join(text.lines(told))
-    told["holes"][1]["restarts"] = 3
-    assert "kernel-ecmp: 3 more flows stopped for 2 s" in "\n".join(text.lines(told))
-
-
-def test_the_picture_has_a_row_per_kind_and_a_mark_per_peer() -> None:
-    drawn = picture.picture(document())
-    for words in (
-        "T1 black hole",
-        "1 not found",
-        "p99 3 ms",
-        "BFD",
-        "seg6 multipath stops, until healed, here 1 s",
-    ):
-        assert words in drawn
-    assert "MPTCP" not in drawn
-
-
-def test_an_empty_document_can_be_rendered() -> None:
-    nothing = document() | {"kinds": [], "loss": [], "holes": [], "failed": []}
-    assert part.requirements(nothing) == []
-    assert text.lines(nothing)[-1] == "a note"
-    picture.picture(nothing)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from labkit.bench.paper import course, figures, medians, part, picture, planes, plateaus, text
+from labkit.bench.paper import course, figures, medians, part, planes, plateaus
 from labkit.bench.paper.figures import Curve, Plateau
 from labkit.bench.paper.plateaus import Phase
 from labkit.bench.part import Options
@@ -253,57 +253,3 @@ def test_the_gap_that_a_sample_can_hide() -> None:
     *_, (down, _) = [plateaus.papers(*planes.paper_9b())]
     assert down["hole_ms"] == 0
     assert down["most_hidden_ms"] == pytest.approx(110, abs=3)  # half of a sample of 220 ms at half of the level
-
-
-def document() -> dict[str, Any]:
-    run = {"mean_ratio": 0.9, "messages": [(64e6, 0.5), (128e6, 0.8)], "flows": {"mss_bytes": 8968}}
-    runs = [
-        run | {"drop_ratio": drop, "paper": {"mean_ratio": 0.4, "points": [(2e6, 0.1), (16386e6, 1.0)]}}
-        for drop in (0.0, 0.01)
-    ]
-    lossy = experiment() | {
-        "name": "12",
-        "figure": "12/13",
-        "out_after_ms": None,
-        "mean_ratio": 0.97,
-        "loss_ratio": 0.001,
-        "lost_on_ev_packets": 20,
-        "lost_elsewhere_packets": 3,
-        "paper": {"mean_ratio": 1.0, "sample_s": 1.0, "points": []},
-    }
-    messages = {
-        "rounds": 1,
-        "name": "16",
-        "figure": "16",
-        "what": "loss",
-        "granularity": "burst",
-        "usual_bits_per_s": 780e6,
-    }
-    found = {
-        "lab": Parameters(rate_bits_per_s=200_000_000).as_json(),
-        "bin_ms": 10.0,
-        "flows": 1,
-        "line_bits_per_s": 787e6,
-        "failed": [],
-        "experiments": [experiment(step(20, 230), step(0, 0)), lossy, messages | {"runs": runs, "steps": []}],
-    }
-    return found | {"requirements": part.requirements(found)}
-
-
-def test_every_experiment_has_words_and_a_panel() -> None:
-    found = document()
-    said = "\n".join(text.lines(found))
-    for words in (
-        "Figure 19b: planes <leave>",
-        "Figure 12/13",
-        "never out",
-        "at 1 % loss 90 %",
-        "780 Mbit/s",
-        "99.1 %",
-    ):
-        assert words in said
-    assert [r["met"] for r in found["requirements"]] == [True, True, False]
-    drawn = picture.picture(found)
-    assert drawn.count("<polyline") == 6
-    assert "1 % mrcd" in drawn
-    assert "planes &lt;leave&gt;" in drawn

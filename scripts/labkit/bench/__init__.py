@@ -8,18 +8,14 @@ cli               `scripts/bench`
 Parts:
 throughput        goodput and CPU of mrcd beside what hosts have without it
 cost              time per packet of each program
-spread            how evenly one flow fills the EVs
 planes            one flow over planes of limited rate
-tunnels           VXLAN over mrc0
 paper             the MRC paper's failure experiments, beside the paper's points
 job               steps of a training job, mrcd attached and detached
-overhead          cost of probes
 lifecycle         restarts, kills, upgrades and reloads under traffic
 false_demotions   part `calm`: no EV may be ASSUMED_BAD without a fault
 failover          how fast a broken path is left, and how much a flow loses
 without_daemons   part `alone`: paths fail and heal while both daemons are dead
 scale             one host among up to 4,096 peers
-diagnosis         do the hosts name each kind of fault, its cause and its target?
 
 Modules that the parts use:
 candidates        the compared ways from h0 to h2: mrcd's, and the kernel's own
@@ -34,5 +30,5 @@ cache_misses      packets to more peers than a CPU's caches hold
 control           counts probe requests and replies, beside the data
 probing           counts the probes between two hosts; switches them off and on
 cpu, cpu_load     measures how busy the machine is; makes its CPUs too busy
-pictures          pure: documents of throughput, cost, spread and planes → pictures
+pictures          pure: documents of throughput, cost and planes → pictures
 """

@@ -28,6 +28,7 @@ class Options:
     figures: tuple[str, ...] = ()  # of paper; all if empty
     flows: int = 1  # concurrent flows of paper
     peers: tuple[int, ...] = ()  # of scale; all sizes if empty
+    short: bool = False  # try the part; what it measures is not judged
 
 
 @dataclass(frozen=True)

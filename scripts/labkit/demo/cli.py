@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from labkit import entry
+from labkit import entry, plot
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import patience
 from labkit.demo import live, picture, record, report, scenario, screen, text
 from labkit.places import REPOSITORY
-from labkit.plot import chart
 from labkit.traffic.flow import Ends
 
 _GOING_ON = """\
@@ -50,7 +49,7 @@ def demo(name: str, keep: bool, as_json: bool, svg: Path) -> int:
         with live.view(console, screen.Lines(console), screen.Terminal(console, title)) as view:
             seen = record.record(lab, ends, scenario.FAULTS, scenario.DURATION_S, scenario.SPREAD_S, view)
         document = {"lab": lab.fabric.parameters.as_json(), **report.build(seen), "svg": str(svg)}
-    entry.save(svg, chart.draw(picture.picture(document)))
+    entry.save(svg, plot.draw(picture.picture(document)))
     if as_json:
         entry.print_json(document)
     else:

@@ -1,33 +1,42 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Draws the demo's document. Pure."""
 
+from labkit import plot
 from labkit.cluster.observe import Document
 from labkit.demo.text import milliseconds
-from labkit.plot import chart
 
 
-def picture(document: Document) -> chart.Picture:
+def picture(document: Document) -> plot.Picture:
     """Returns goodput over time, the faults, and the states of the flow's EVs by plane."""
-    flow, bins = document["flow"], document["goodput"]
-    scale, unit = chart.unit(flow["median_bits_per_s"])
-    planes: dict[int, list[chart.Row]] = {}
-    for ev in document["states"]:
-        spans = tuple(chart.Span(s["begin_s"], s["end_s"], s["state"]) for s in ev["spans"])
-        planes.setdefault(ev["plane"], []).append(chart.Row(str(ev["t1"]), spans))
-    return chart.Picture(
-        title=f"One TCP flow {flow['source']} → {flow['target']} over {len(document['states'])} SRv6 paths",
+    flow, bins, end = document["flow"], document["goodput"], document["duration_s"]
+    usual = flow["median_bits_per_s"] / 1e9
+    goodput = plot.Panel(
+        "Goodput at the receiver",
+        f"in bins of {bins['bin_s'] * 1000:.0f} ms; median {usual:.1f} Gbit/s",
+        "time, s",
+        "Gbit/s",
+        0.0,
+        end,
+        [plot.Series([(n * bins["bin_s"], b / 1e9) for n, b in enumerate(bins["bits_per_s"])], style="steps")],
+        faults=[plot.Fault(f["begin_s"], f["heal_s"], f"{f['what']} ({f['target']})") for f in document["faults"]],
+    )
+    rows = sorted(document["states"], key=lambda ev: (ev["plane"], ev["t1"]))
+    states = plot.States(
+        "State of each EV, by plane and T1",
+        "",
+        end,
+        [
+            (f"plane {ev['plane']}, T1 {ev['t1']}", [(s["begin_s"], s["end_s"], s["state"]) for s in ev["spans"]])
+            for ev in rows
+        ],
+    )
+    return plot.Picture(
+        title=f"One TCP flow {flow['source']} → {flow['target']} over {len(rows)} SRv6 paths",
         subtitle=(
-            f"goodput at the receiver in bins of {bins['bin_s'] * 1000:.0f} ms; median "
-            f"{flow['median_bits_per_s'] / scale:.1f} {unit}; {flow['congestion_control']}, "
-            f"MSS {flow['mss_bytes']} bytes, {flow['retransmitted_segments']} segments retransmitted"
+            f"{flow['congestion_control']}, MSS {flow['mss_bytes']} bytes, "
+            f"{flow['retransmitted_segments']} segments retransmitted"
         ),
-        seconds=document["duration_s"],
-        bin_s=bins["bin_s"],
-        bits_per_s=bins["bits_per_s"],
-        faults=[chart.Fault(f["begin_s"], f["heal_s"], f"{f['what']} ({f['target']})") for f in document["faults"]],
-        groups=[chart.Group(f"plane {n}", tuple(rows)) for n, rows in sorted(planes.items())],
-        strip_title="state of each EV, by plane and T1",
-        row_title="T1",
+        panels=[goodput, states],
         notes=[_note(f) for f in document["faults"]],
     )
 

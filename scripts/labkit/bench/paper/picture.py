@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Draws the paper document. Pure."""
 
+from labkit import plot
 from labkit.bench.paper.text import gone
 from labkit.cluster.observe import Document
-from labkit.plot import panels
-from labkit.plot.panels import Fault, Goal, Panel, Series
+from labkit.plot import Fault, Goal, Panel, Series
 
 _TIME = "time, s"
 _SHARE = "goodput, of fault-free"
@@ -15,8 +15,8 @@ def picture(document: Document) -> str:
     lab, flows = document["lab"], document["flows"]
     ours = "one TCP flow" if flows == 1 else f"{flows} TCP flows"
     rate = f"{lab['planes']} planes of {lab['rate_bits_per_s'] / 1e6:g} Mbit/s"
-    return panels.draw(
-        panels.Picture(
+    return plot.draw(
+        plot.Picture(
             title="The failure experiments of the MRC paper, with TCP over mrcd",
             subtitle=(
                 f"{ours}, {lab['planes'] * lab['t1']} EVs, {rate}, each bin {document['bin_ms']:g} ms; each side as a "

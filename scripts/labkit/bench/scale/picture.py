@@ -3,9 +3,9 @@
 
 from collections.abc import Callable
 
+from labkit import plot
 from labkit.bench.scale.bounds import DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, START_S
 from labkit.cluster.observe import Document
-from labkit.plot import panels
 
 _Of = Callable[[Document], float | None]
 _PANELS: tuple[tuple[str, str, tuple[tuple[str, float, _Of], ...]], ...] = (
@@ -42,13 +42,13 @@ def picture(document: Document) -> str:
     runs = sorted(document["runs"], key=lambda r: int(r["evs"]))
     begin, end = runs[0]["evs"], max(runs[-1]["evs"], runs[0]["evs"] * 2)
     ticks = [(r["evs"], f"{r['evs']:,}") for r in runs]
-    return panels.draw(
-        panels.Picture(
+    return plot.draw(
+        plot.Picture(
             title="Scale: what a host with many peers costs",
             subtitle="one host among 1 to 4,096 peers of 256 EVs each, all GOOD; a program emulates them",
-            legend=("measured, as a share of what is allowed; values above 125 % are drawn there", "", "allowed"),
+            legend=("measured, as a share of what is allowed", "", "allowed"),
             panels=[
-                panels.Panel(
+                plot.Panel(
                     title=title,
                     words=words,
                     x_label="EVs",
@@ -56,7 +56,7 @@ def picture(document: Document) -> str:
                     begin=begin,
                     end=end,
                     series=[_series(runs, *one) for one in series],
-                    goals=[panels.Goal(begin, end, 1.0)],
+                    goals=[plot.Goal(begin, end, 1.0)],
                     ticks=ticks,
                 )
                 for title, words, series in _PANELS
@@ -65,6 +65,6 @@ def picture(document: Document) -> str:
     )
 
 
-def _series(runs: list[Document], label: str, allowed: float, of: _Of) -> panels.Series:
+def _series(runs: list[Document], label: str, allowed: float, of: _Of) -> plot.Series:
     points = [(float(r["evs"]), value / allowed) for r in runs if (value := of(r)) is not None]
-    return panels.Series(points, "ours", "joined", label)
+    return plot.Series(points, "ours", "joined", label)

@@ -3,11 +3,11 @@
 
 from statistics import median
 
+from labkit import plot
 from labkit.bench.failover.stats import duration
 from labkit.bench.without_daemons.judge import rows
 from labkit.cluster.observe import Document
-from labkit.plot import panels
-from labkit.plot.panels import Fault, Goal, Panel, Series
+from labkit.plot import Fault, Goal, Panel, Series
 
 _END_S = 9.0
 
@@ -15,8 +15,8 @@ _END_S = 9.0
 def picture(document: Document) -> str:
     """Returns the SVG: a panel per kind of fault."""
     faults = [f for f in document["faults"] if f["killed"]]
-    return panels.draw(
-        panels.Picture(
+    return plot.draw(
+        plot.Picture(
             title="Paths that fail and heal, with mrcd killed at both ends",
             subtitle=(
                 "packets on the paths that a fault hits, beside the mean of the others; a TCP flow each way; "

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from labkit import entry
+from labkit import entry, plot
 from labkit.cluster import observe
 from labkit.cluster.patience import patience
 from labkit.demo import live
@@ -18,7 +18,6 @@ from labkit.demo.report import kept
 from labkit.demo.training import picture, record, report, screen, text
 from labkit.demo.training.scenario import Times
 from labkit.places import REPOSITORY
-from labkit.plot import panels
 from labkit.traffic.job import RANKS, require_torch
 
 
@@ -47,7 +46,7 @@ def demo_training(name: str, as_json: bool, svg: Path) -> int:
         observe.wait_until_good(lab, lab.fabric.hosts, patience(15.0))
         episodes = record.run(lab, Times(), functools.partial(_view, console))
         document = {**report.build(episodes, lab.fabric.parameters), "svg": str(svg)}
-    entry.save(svg, panels.draw(picture.picture(document)))
+    entry.save(svg, plot.draw(picture.picture(document)))
     if as_json:
         entry.print_json(document)
     else:
