@@ -33,7 +33,7 @@ SECONDS = 30.0  # of each attack
 OFF_S = 2.0  # of each attack with mode "off": long enough to see its harm
 WINDOW_S = 1.5
 BATCH = 100
-ROTATIONS = 60
+ROTATIONS, SHORT_ROTATIONS = 60, 3
 STREAM_RATE = 50_000
 LEAST_GOODPUT = 0.95
 COST_PAIRS, COST_WINDOW_S = 20, 0.4
@@ -49,9 +49,9 @@ def measure(lab: Lab, options: Options) -> Document:
         lab.up(auth=mode, source_filters=False)
         observe.wait_until_good(lab, lab.fabric.hosts)
         found["attacks"] += [{"mode": mode} | row for row in _attack_all(lab, seconds)]
-    found["rotation"] = _rotate(lab)
+    found["rotation"] = _rotate(lab, SHORT_ROTATIONS if options.short else ROTATIONS)
     found["roll_out"] = _roll_out(lab)
-    found["cost"] = [_cost(lab, granularity) for granularity in LEAST_COST_RATIO]
+    found["cost"] = [_cost(lab, granularity, options.pairs or COST_PAIRS) for granularity in LEAST_COST_RATIO]
     return found | {"requirements": _requirements(found)}
 
 
@@ -163,12 +163,12 @@ def _said(row: Document) -> str:
 # ---- secrets ----
 
 
-def _rotate(lab: Lab) -> Document:
+def _rotate(lab: Lab, rotations: int) -> Document:
     """Gives the cluster a new secret each second under a stream."""
     held = [secrets_file.read(lab.state.secrets)[-1]]
     with Stream(lab, candidates.overlay(lab, 4), rate=STREAM_RATE) as stream:
         begin = time.monotonic()
-        for n in range(ROTATIONS):
+        for n in range(rotations):
             held = [held[-1], secrets_file.new(held[-1].key_id % 255 + 1)]
             secrets_file.write(lab.state.secrets, held)
             for host in lab.fabric.hosts:
@@ -178,9 +178,9 @@ def _rotate(lab: Lab) -> Document:
     with contextlib.closing(Tables(observe.pins(lab, SOURCE), writable=False)) as tables:
         auth = tables.auths[lab.fabric.config.host(TARGET).id]
         in_use = int(auth["tx_id"][int(auth["tx_slot"])])
-    progress(f"auth: {ROTATIONS} secrets, one per second: {result.lost()} of {result.sent} packets lost")
+    progress(f"auth: {rotations} secrets, one per second: {result.lost()} of {result.sent} packets lost")
     return {
-        "rotations": ROTATIONS,
+        "rotations": rotations,
         "sent": result.sent,
         "lost": result.lost(),
         "newest_in_use": in_use == held[-1].key_id,
@@ -206,7 +206,7 @@ def _roll_out(lab: Lab) -> Document:
 # ---- cost ----
 
 
-def _cost(lab: Lab, granularity: Granularity) -> Document:
+def _cost(lab: Lab, granularity: Granularity, number: int) -> Document:
     """Measures one flow with and without tags, by turns, and the time of both programs."""
     lab.up(granularity=granularity, direct=True, auth="permissive")
     observe.wait_until_good(lab, lab.fabric.hosts)
@@ -227,7 +227,7 @@ def _cost(lab: Lab, granularity: Granularity) -> Document:
         flow = undo.enter_context(Flow(lab, ends))
         undo.enter_context(progstats.counting())
         flow.poll(0.5)
-        for n in range(2 * COST_PAIRS):
+        for n in range(2 * number):
             on = (n + 1) // 2 % 2 == 0
             _switch(tables, on)
             flow.poll(0.1)
