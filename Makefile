@@ -73,10 +73,27 @@ demo-training: set-up-training ## run a training job (gloo) through five faults,
 set-up-training:
 	@scripts/set-up --training
 
+.PHONY: check
+check: lint ## the loop of a developer: lint, types, pure tests, packet tests, one lab
+	@$(MAKE) build
+	@$(PYTHON) -m pytest tests/unit tests/packet tests/lab/test_back_to_back.py
+
 .PHONY: test
-test: set-up ## run all tests; PYTEST_ARGS="tests/unit -k name" for some
+test: $(if $(PYTEST_ARGS),set-up,lint) ## lint and all tests; PYTEST_ARGS="tests/unit -k name" for some tests, without lint
 	@$(MAKE) build
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+.PHONY: test-all
+test-all: test test-training test-deb test-kernels test-nics ## all tests, all kernels and cards, long fuzzing, all benches (hours)
+	@$(MAKE) test-model MODEL_PACKETS=1000000
+	@$(MAKE) fuzz FUZZ_SECONDS=600
+	@$(MAKE) fuzz-planted bench
+
+# Not part of `test`: PyTorch is large.
+.PHONY: test-training
+test-training: set-up-training ## check a training job under a fault, with and without mrcd
+	@$(MAKE) build
+	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/training_job.py
 
 .PHONY: test-model
 test-model: set-up ## compare mrc_pop and mrc_pop_xdp with a model in Python, on random packets; MODEL_PACKETS=100000

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Adds options, marks, workers, and a summary of what was measured, for all tests."""
 
+import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labkit.cluster.patience import EMULATED
-from tests import schedule
 
 # A shell starts background jobs with SIGINT ignored, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+TESTS = Path(__file__).parent
+LONG_FIRST = ("kernels/test_kernels.py", "lab/", "fuzz/", "packet/", "unit/")
+"""Beginnings of test files' paths, in the order in which workers take the files: no long one is left to the end."""
 _NOT_EMULATED = {  # marker → reason to skip it on an emulated CPU
     "clock": "judged by the clock in microseconds: an emulated CPU pauses for longer",
     "long": "takes an emulated CPU a minute, and shows little about its kernel",
@@ -28,8 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Orders the rings, applies --one-of-each, and skips tests that an emulated CPU is too slow for."""
-    items[:] = schedule.in_order(items)
+    """Orders the files, applies --one-of-each, and skips tests that an emulated CPU is too slow for."""
+    items.sort(key=_position)
     if EMULATED:
         for item in items:
             for name, reason in _NOT_EMULATED.items():
@@ -41,24 +44,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item in first.values()]
 
 
+def _position(item: pytest.Item) -> int:
+    inside = str(item.path.relative_to(TESTS))
+    return next((n for n, beginning in enumerate(LONG_FIRST) if inside.startswith(beginning)), len(LONG_FIRST))
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Decides `-n auto` of setup.cfg."""
-    return schedule.wanted(config.args)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> schedule.Scheduler:
-    """Divides the tests among the workers."""
-    config.option.loadscopereorder = False
-    return schedule.Scheduler(config, log)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Makes tests of a worker wait while another one's test runs alone."""
-    if not hasattr(item.config, "workerinput"):
-        return (yield)
-    with schedule.locked_for(item.path):
-        return (yield)
+    """Decides `-n auto` of setup.cfg: a worker per CPU, and this process alone for single files."""
+    directories = any(Path(argument).is_dir() for argument in config.args)
+    return len(os.sched_getaffinity(0)) if directories and not EMULATED else 0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

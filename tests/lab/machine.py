@@ -18,7 +18,7 @@ from typing import Any, Self
 import pytest
 
 from labkit.cluster.api import Lab
-from tests.lab.conftest import TWO_HOSTS, gone, wait_until
+from tests.lab.conftest import TWO_HOSTS, gone, own_name, wait_until
 
 SYSTEMD = Path("/usr/lib/systemd/systemd")
 UNITS = Path("/usr/lib/systemd/system")
@@ -193,7 +193,7 @@ class Machine:
 @contextlib.contextmanager
 def half_lab(name: str) -> Iterator[Lab]:
     """A block with two hosts: h1 with a daemon of the lab, h0 as a network only, for a machine."""
-    lab = Lab(name, say=lambda _: None)
+    lab = Lab(name := own_name(name), say=lambda _: None)
     lab.down()
     lab.up(**TWO_HOSTS, daemon=False)
     for host in ("h0", "h1"):

@@ -14,7 +14,7 @@ import pytest
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from mrcd.config.cluster_file import Hook
-from tests.lab.conftest import TWO_HOSTS, wait_until
+from tests.lab.conftest import TWO_HOSTS, own_name, wait_until
 
 DAMAGED = 10_000  # least damaged packets
 BATCH = 1000  # datagrams on the way at once
@@ -73,7 +73,7 @@ print(hashlib.sha256(data).hexdigest())
 
 @pytest.fixture(scope="module", params=["tc", "xdp", "xdp-generic"])
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    it = Lab("test-damage")
+    it = Lab(own_name("damage"))
     it.up(**TWO_HOSTS, hook=cast(Hook, request.param))
     observe.wait_until_good(it, ("h0", "h1"))
     for plane in range(TWO_HOSTS["planes"]):

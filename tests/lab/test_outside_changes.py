@@ -37,9 +37,9 @@ def small() -> Iterator[Lab]:
 def host(small: Lab) -> Iterator[Lab]:
     """The small lab, healthy before and after."""
     small.up(hosts=2, hosts_per_t0=1, planes=2, t1=2)
-    wait_until("all EVs are GOOD", lambda: all_good(small), 20)
+    wait_until("all EVs are GOOD", lambda: all_good(small))
     yield small
-    wait_until("all EVs are GOOD again", lambda: all_good(small), 30)
+    wait_until("all EVs are GOOD again", lambda: all_good(small))
     tcp_transfer(small, 6, size=100_000, target=1)
 
 
@@ -108,16 +108,16 @@ def test_removed_addresses_are_restored_without_loss(host: Lab) -> None:
     routes = found()
     with Ping(host) as ping:
         ip(host, "h0", "-6", "addr", "del", f"{plane}/128", "dev", "p0")
-        wait_until("the plane's address is back", lambda: plane in addresses(host, "p0"), 2)
+        wait_until("the plane's address is back", lambda: plane in addresses(host, "p0"))
         ip(host, "h0", "-6", "addr", "add", "fd10::77/128", "dev", "p0")  # changed by hand
         wait_until(
-            "an address of the underlay that is not its own goes", lambda: "fd10::77" not in addresses(host, "p0"), 2
+            "an address of the underlay that is not its own goes", lambda: "fd10::77" not in addresses(host, "p0")
         )
     assert ping.lost == []
     ip(host, "h0", "addr", "flush", "dev", "mrc0")  # the kernel also removes the routes with this source
-    wait_until("the overlay's addresses are back", lambda: addresses(host, "mrc0") == overlay, 2)
+    wait_until("the overlay's addresses are back", lambda: addresses(host, "mrc0") == overlay)
 
-    wait_until("and the routes", lambda: found() == routes, 2)
+    wait_until("and the routes", lambda: found() == routes)
     host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
 
 
@@ -131,19 +131,19 @@ def test_flushed_routes_are_restored(host: Lab) -> None:
     before = routes()
     for family in ("-4", "-6"):
         ip(host, "h0", family, "route", "flush", "proto", "77")
-    wait_until("all routes are back", lambda: routes() == before, 5)
+    wait_until("all routes are back", lambda: routes() == before)
     host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
     ip(host, "h0", "route", "del", "10.99.0.2", "metric", "100")  # one route, which another one replaces meanwhile
-    wait_until("it is back too", lambda: routes() == before, 5)
+    wait_until("it is back too", lambda: routes() == before)
 
 
 def test_a_nic_without_addresses_gets_them_again(host: Lab) -> None:
     with Ping(host) as ping:
         ip(host, "h0", "-6", "addr", "flush", "dev", "p0")
-        wait_until("[interfaces] address, to which the T0 routes", lambda: "fe80::2" in addresses(host, "p0"), 5)
+        wait_until("[interfaces] address, to which the T0 routes", lambda: "fe80::2" in addresses(host, "p0"))
         assert status(host)["planes"][0]["address"] in addresses(host, "p0")
         ip(host, "h0", "-6", "neigh", "flush", "dev", "p0")
-        wait_until("the first hop is resolved again", lambda: _first_hop(host), 10)
+        wait_until("the first hop is resolved again", lambda: _first_hop(host))
     assert ping.lost == []
 
 
@@ -161,7 +161,7 @@ def test_a_nic_gets_a_link_local_address_if_the_file_has_none(host: Lab) -> None
                 5,
             )
             ip(host, "h0", "-6", "neigh", "flush", "dev", "p0")
-            wait_until("the first hop is resolved again", lambda: _first_hop(host), 10)
+            wait_until("the first hop is resolved again", lambda: _first_hop(host))
         assert ping.lost == []
         assert "p0 had no link-local address" in host.state.log("h0").read_text()
     finally:
@@ -186,7 +186,7 @@ def test_an_unannounced_new_mac_of_the_first_hop_is_found(host: Lab) -> None:
     try:
         with Ping(host) as ping:
             wait_until("the plane follows", lambda: status(host)["planes"][0]["gateway_mac"] == "02:4d:ff:00:00:98", 60)
-        wait_until("all EVs are GOOD", lambda: all_good(host), 20)
+        wait_until("all EVs are GOOD", lambda: all_good(host))
         assert len(ping.lost) <= 20, ping.lost
     finally:
         ip(host, "t0-0-0", "link", "set", "h0", "address", before)
@@ -202,7 +202,7 @@ def test_a_first_hop_with_another_address_is_followed_by_a_reload(host: Lab) -> 
     try:
         with Ping(host) as ping:
             host.exec("h0", ["ip", "neigh", "flush", "dev", "p0"], check=True)
-            wait_until("the first hop is lost", lambda: _first_hop(host) is None, 15)
+            wait_until("the first hop is lost", lambda: _first_hop(host) is None)
             checks = json.loads(host.exec("h0", ["mrcctl", "doctor", "--json"]).stdout)["checks"]
             assert {c["id"] for c in checks if c["status"] == "FAIL"} == {"nic.first_hop"}
             path.write_text(text.replace("[interfaces]\n", '[interfaces]\ngateway = "fe80::9"\n', 1))
@@ -232,7 +232,7 @@ def test_an_interface_that_returns_with_another_ifindex_is_used_again(host: Lab)
             ip(host, "h0", "link", "add", "took", "index", str(before), "type", "veth", "peer", "name", "took2")
             host.exec("t1-1-0", ["ip", "link", "set", "p1", "netns", host.ns("h0")], check=True)
             ip(host, "h0", "link", "set", "p1", "up", "mtu", "9100")
-            wait_until("all EVs are GOOD", lambda: all_good(host), 20)
+            wait_until("all EVs are GOOD", lambda: all_good(host))
     finally:
         host.exec("h0", ["ip", "link", "del", "took"])
         host.exec("t1-1-0", ["ip", "link", "set", "p1", "netns", host.ns("h0")])  # if it is still there
@@ -283,7 +283,7 @@ def test_removed_pins_are_restored_without_loss(host: Lab, how: str) -> None:
     with Ping(host) as ping:
         _take_away(host, how)
         sent = sprayed(host)
-        wait_until("they are back", lambda: "pins_restored" in reasons(host, last), 5)
+        wait_until("they are back", lambda: "pins_restored" in reasons(host, last))
         assert sprayed(host) > sent
         assert {p.name for p in (*pins.iterdir(), *(pins / "links").iterdir())} == before
         assert status(host)["pins"]["lost"] is None
@@ -304,7 +304,7 @@ def test_pins_that_cannot_be_restored_are_reported_and_a_detached_restart_repair
         subprocess.run(["umount", "-l", bpffs], check=True)
         bpffs.rename(moved)
         bpffs.write_text("")
-        wait_until("it is said", lambda: "pins_lost" in reasons(host), 5)
+        wait_until("it is said", lambda: "pins_lost" in reasons(host))
         told = status(host)
         assert told["pins"]["lost"] == f"nothing is pinned at {pin_directory(bpffs)}"
         assert told["forwarding_without_daemon"]["works"] is False
@@ -326,7 +326,7 @@ def test_pins_that_cannot_be_restored_are_reported_and_a_detached_restart_repair
         moved.rename(bpffs)
         with _started(host):
             assert status(host)["attached"]
-            wait_until("all EVs are GOOD", lambda: all_good(host), 20)
+            wait_until("all EVs are GOOD", lambda: all_good(host))
             sent = sprayed(host)
             wait_until("it sprays", lambda: sprayed(host) > sent + 20)
     assert len(ping.lost) <= 4, ping.lost
@@ -343,7 +343,7 @@ def test_after_an_unmount_without_a_daemon_the_next_start_works(host: Lab) -> No
     assert "Traceback" not in down.stderr
     assert host.exec("h0", ["ping", "-c1", "-W1", "10.99.0.2"]).returncode != 0  # the kernel has released all programs
     with _started(host):
-        wait_until("all EVs are GOOD", lambda: all_good(host), 20)
+        wait_until("all EVs are GOOD", lambda: all_good(host))
         host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
 
 

@@ -14,14 +14,14 @@ from labkit.traffic.flow import Ends, Flow
 from labkit.traffic.stream import Stream
 from mrcd.net.drivers import TUNNELS as TUNNEL_OFFLOADS
 from mrcd.net.netlink import set_offload
-from tests.lab.conftest import TWO_HOSTS, wait_until
+from tests.lab.conftest import TWO_HOSTS, own_name, wait_until
 
 LEAST = 1e8  # bit/s; bursts that arrive in wrong pieces reach 1e7, by retransmissions
 
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Lab]:
-    lab = Lab("test-tunnels")
+    lab = Lab(own_name("tunnels"))
     lab.up(**(TWO_HOSTS | {"hosts": 3}))
     observe.wait_until_good(lab, lab.fabric.hosts)
     yield lab

@@ -40,7 +40,6 @@ from mrcd.net import hooks
 from mrcd.tables import abi, enums
 from mrcd.tables.enums import EvState
 from mrcd.tables.pinned import Tables, prefix_key
-from tests import schedule
 from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
@@ -55,6 +54,7 @@ _TC: dict[int, Verdict] = {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"}
 _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
 POPPED = (0x706F7064, 0x706F7065)  # marks of a single packet and of a burst (bpf/deliver.h)
 NEVER = 2**62
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
 _STAMPS = {
     "evs": ("state_since_ns", "last_tx_ns"),
@@ -94,7 +94,7 @@ class Bench:
         self._taps: dict[tuple[str, int], Tap] = {}
         self._stack: Sender | None = None
         cpus = sorted(os.sched_getaffinity(0))
-        self.cpu = cpus[schedule.own_number() % len(cpus)]
+        self.cpu = cpus[_WORKER % len(cpus)]
         with contextlib.ExitStack() as undo:
             self.namespace: Namespace = wired_to.namespace if wired_to else Namespace()
             if wired_to:

@@ -22,7 +22,7 @@ from mrcd.ctl.terminal.render import Column, table
 from mrcd.errors import MachineError
 
 NOT_HAD = "not had"  # the cell of a feature that a kernel lacks
-_TIMEOUT_S = {"programs": 180.0, "smoke": 180.0, "packets": 1500.0, "lab": 1200.0, "life": 600.0, "tunnels": 600.0}
+_TIMEOUT_S = {"programs": 600.0, "smoke": 600.0, "packets": 1500.0, "lab": 1200.0, "life": 600.0, "tunnels": 600.0}
 
 _DOWN_S = 60.0
 _here_runs: set[subprocess.Popen[bytes]] = set()  # the running checks of the machine's own kernel

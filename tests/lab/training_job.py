@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the smallest form of scripts/demo-training: one fault, without and with mrcd."""
+"""Tests the smallest form of scripts/demo-training: one fault, without and with mrcd. `make test-training` runs it."""
 
 import contextlib
 import io
 from collections.abc import Iterator
 
-import pytest
 from rich.console import Console
 
 from labkit.cluster.attachment import ATTACHED, DETACHED
 from labkit.demo.training import record, report, scenario
 from labkit.demo.training.scenario import Times
 from labkit.demo.training.screen import Lines, Screen
-from labkit.traffic.job import RANKS, has_torch
+from labkit.traffic.job import RANKS
 from tests.lab.conftest import a_lab
 
 TIMES = Times(lead_s=0.3, before_s=0.3, fault_s=1.0, after_s=1.0)
 
 
-@pytest.mark.skipif(not has_torch(), reason="the ranks need PyTorch: scripts/set-up --training")
 def test_a_t1_that_dies_stops_the_job_without_mrcd_only() -> None:
     printed = io.StringIO()
 
