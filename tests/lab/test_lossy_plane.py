@@ -10,7 +10,7 @@ from tests.lab.flows import Flow
 
 
 @pytest.mark.parametrize(
-    ("planes", "t1s", "failed"), [(2, 96, []), (4, 64, [3])], ids=["of two, in two parts of a report", "of four"]
+    ("planes", "t1s", "failed"), [(2, 96, []), (4, 4, [3])], ids=["of two, in two parts of a report", "of four"]
 )
 def test_a_cable_that_loses_5_percent_fails_its_plane(planes: int, t1s: int, failed: list[int]) -> None:
     """`failed`: EVs of plane 2, whose T1 is dead."""

@@ -22,11 +22,14 @@ from tests.lab.conftest import a_lab, mrcctl, wait_until
 from tests.lab.flows import Flow, address, tcp_transfer, udp_transfer
 
 ETH_P_IP = 0x0800
-MODES = [(s, g, "auto") for s in ("usid", "srh", "ecmp") for g in ("burst", "packet")] + [
-    ("usid", "burst", "xdp"),
+MODES = [
+    ("usid", "burst", "auto"),
+    ("srh", "packet", "auto"),
+    ("ecmp", "burst", "auto"),
     ("usid", "packet", "xdp"),
     ("usid", "burst", "xdp-generic"),
 ]
+"""Each encapsulation, granularity and hook. `make test-kernels` has all pairs of the first two."""
 
 
 @pytest.fixture(scope="module", params=MODES, ids=["-".join(m) for m in MODES])
