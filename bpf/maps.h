@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Declares all maps of the programs and the settings, and looks up entries of the shared tables.
  *
- * mrcd/loader/dataplane.py sets the sizes that the configuration determines.
+ * mrcd/kernel/dataplane.py sets the sizes that the configuration determines.
  */
 #ifndef MRC_MAPS_H
 #define MRC_MAPS_H

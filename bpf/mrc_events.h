@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Defines what the programs report to the daemon: EV states, their reasons, events, histograms and drop reasons.
  *
- * mrcd/tables/abi.py repeats these definitions; tests/unit/test_abi.py compares the two by BTF. Integers are in host
+ * mrcd/kernel/abi.py repeats these definitions; tests/unit/test_abi.py compares the two by BTF. Integers are in host
  * byte order, times are CLOCK_MONOTONIC nanoseconds.
  */
 #ifndef MRC_EVENTS_H

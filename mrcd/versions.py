@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines the versions of the tables, the packets and the JSON documents.
 
-They are separate from mrcd.tables.abi so that mrcctl can read them without importing numpy.
+They are separate from mrcd.kernel.abi so that mrcctl can read them without importing numpy.
 """
 
 ABI_VERSION = 11  # tables: MRC_ABI_VERSION in bpf/mrc_abi.h

@@ -28,7 +28,7 @@ from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 from mrcd.errors import MrcdError, UsageError
 from mrcd.fleet.member import FleetMember
-from mrcd.tables.enums import EvState
+from mrcd.kernel.enums import EvState
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
 log = logging.getLogger("mrcd.api.server")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mrcd.auth.pair_keys import as_words, pair_key
 from mrcd.auth.secrets_file import Secret
-from mrcd.tables import abi, enums
+from mrcd.kernel import abi, enums
 
 RETIREMENT_S = 0.6  # packets under a former secret are accepted for so long: longer than AGE_MAX_NS of bpf/auth.h
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mrcd.errors import ConfigError
-from mrcd.tables import abi
+from mrcd.kernel import abi
 
 _LINE = re.compile(r"(?P<id>[0-9]{1,3})\s+(?:(?P<peer>\S+)\s+)?(?P<secret>[0-9a-fA-F]{64})\s*(?:#.*)?")
 SECRET_BYTES = 32

@@ -10,8 +10,8 @@ import os
 import struct
 from pathlib import Path
 
-from mrcd.bpf import libbpf
 from mrcd.errors import KernelError, MachineError
+from mrcd.kernel import libbpf
 
 TAG_BYTES = 8
 RECORD_BYTES = 128  # struct mrc_auth

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Names the largest sizes of a cluster: those of EV numbers, host ids and uSIDs (mrcd/fabric/srv6.py)."""
+"""Names the largest sizes of a cluster (EV numbers, host ids, uSIDs: see mrcd/fabric/srv6.py) and of packets."""
 
 MAX_PLANES = 8
 MAX_EVS_PER_PEER = 256
@@ -7,3 +7,7 @@ MAX_T0S = MAX_T1S = 512
 MAX_PORTS = 1024
 """Ports of a T0 for hosts."""
 MAX_HOST_ID = 65534
+SRH_MAX = 88  # bytes; MRC_SRH_MAX
+BALLAST = 64  # bytes before the counts of a probe; MRC_BALLAST
+KEY_IDS = 2  # secrets of a pair of hosts; MRC_KEY_IDS
+SPORT_BASE = 0xC000  # UDP source port of EV 0; MRC_SPORT_BASE

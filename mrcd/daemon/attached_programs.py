@@ -7,10 +7,10 @@ from typing import Any
 
 from mrcd.errors import MrcdError
 from mrcd.fabric.topology import Plan
-from mrcd.loader.dataplane import Dataplane
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.pinned import Tables, is_detached
 from mrcd.net import hooks, offloads
 from mrcd.net.nics import Nics
-from mrcd.tables.pinned import Tables, is_detached
 
 
 class AttachedPrograms:

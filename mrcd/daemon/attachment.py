@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from mrcd.daemon.daemon import Daemon
 from mrcd.errors import MrcdError, UsageError
-from mrcd.tables import abi
-from mrcd.tables.pinned import Tables
+from mrcd.kernel import abi
+from mrcd.kernel.pinned import Tables
 
 QUIET_MS, QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying
 ANNOUNCED_S = 2.0  # and this long until probes have told all peers

@@ -12,8 +12,8 @@ from mrcd.config.cluster_file import Config, Host
 from mrcd.config.devices import timer_of
 from mrcd.errors import UsageError
 from mrcd.fabric.topology import Plan
-from mrcd.loader.settings import classes, settings
-from mrcd.loader.table_sizes import table_sizes
+from mrcd.kernel.settings import classes, settings
+from mrcd.kernel.table_sizes import table_sizes
 from mrcd.versions import SCHEMA_VERSION
 
 _AT_ONCE = 64  # peers

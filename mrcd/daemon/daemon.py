@@ -18,7 +18,6 @@ from mrcd import heap
 from mrcd.auth import secrets_file
 from mrcd.auth.keyring import Keyring
 from mrcd.auth.secrets_file import Secret
-from mrcd.bpf import libbpf
 from mrcd.daemon import write_tables
 from mrcd.daemon.attached_programs import AttachedPrograms
 from mrcd.daemon.link_prober import probe_links
@@ -37,14 +36,14 @@ from mrcd.health.event_file import EventFile
 from mrcd.health.events import EventLog
 from mrcd.health.links.watch import LinkWatch
 from mrcd.health.monitor import Monitor
-from mrcd.loader.dataplane import Dataplane
+from mrcd.kernel import enums, libbpf
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.pinned import Tables, is_detached
 from mrcd.net import hooks, routes
 from mrcd.net.messages import Route
 from mrcd.net.netlink import Netlink
 from mrcd.net.nics import Nics
 from mrcd.net.route_watch import watch_routes
-from mrcd.tables import enums
-from mrcd.tables.pinned import Tables, is_detached
 from mrcd.view import documents, paths, running_file
 from mrcd.view.workers import Readers
 

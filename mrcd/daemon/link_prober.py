@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from mrcd.errors import MrcdError
 from mrcd.health.links.watch import LinkWatch
-from mrcd.loader.dataplane import Dataplane
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.pinned import Tables
 
 
 async def probe_links(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from mrcd.errors import KernelError, MrcdError
 from mrcd.health.events import EventLog
-from mrcd.loader.dataplane import Dataplane
+from mrcd.kernel.dataplane import Dataplane
 
 log = logging.getLogger("mrcd")
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
+from mrcd.kernel.pinned import Tables
 from mrcd.net.nics import Nics
-from mrcd.tables.pinned import Tables
 
 
 class PlaneMask:

@@ -23,10 +23,10 @@ from mrcd.errors import ConfigError, MachineError, MrcdError, UsageError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
 from mrcd.fleet.source import FileSource
-from mrcd.loader.dataplane import Dataplane
+from mrcd.kernel import enums
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.pinned import Tables
 from mrcd.net import hooks
-from mrcd.tables import enums
-from mrcd.tables.pinned import Tables
 
 log = logging.getLogger("mrcd.daemon.reload")
 _MOST_NAMES = 10  # of peers, in one message

@@ -12,11 +12,11 @@ from mrcd.fabric.links import links
 from mrcd.fabric.paths import Block
 from mrcd.fabric.topology import Plan
 from mrcd.health.probe_pace import pace
+from mrcd.kernel import abi, enums
+from mrcd.kernel.pinned import Tables, prefix_key
 from mrcd.net import drivers
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Link
-from mrcd.tables import abi, enums
-from mrcd.tables.pinned import Tables, prefix_key
 
 _ALL_PLANES = 0xFFFF
 _AT_ONCE = 32  # peers: their EVs fit into a CPU cache

@@ -29,7 +29,7 @@ from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.pinned import Tables
 from mrcd.versions import SCHEMA_VERSION
 
 log = logging.getLogger("mrcd.denials.control")

@@ -14,9 +14,9 @@ from mrcd.denials.in_force import Denials
 from mrcd.denials.policy import Denial, Target
 from mrcd.fabric.topology import Plan
 from mrcd.health.monitor import Monitor
-from mrcd.tables.columns import judged_and_lost
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.columns import judged_and_lost
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables
 from mrcd.view.paths import in_flight
 
 _EVS_PER_STEP = 256  # EVs changed before the event loop serves other tasks

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 
+from mrcd.config.sizes import MAX_PLANES
 from mrcd.fabric.srv6 import carrier, host_usid, t0_usid, t1_usid
 from mrcd.fabric.topology import Plan
-from mrcd.tables.abi import MAX_PLANES
 
 _ROWS_STEP = 64  # so that a few more T1s need no new tables
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.config.cluster_file import Config, Host, Path_
+from mrcd.config.sizes import SRH_MAX
 from mrcd.errors import ConfigError
 from mrcd.fabric import srv6
-from mrcd.tables.abi import SRH_MAX
 
 _USIDS = 4  # the longest computed path: T0, T1, T0, host
 NO_T1 = -1

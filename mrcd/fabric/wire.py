@@ -27,8 +27,9 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Padding, Raw, bind_layers, split_layers
 
 from mrcd.config.cluster_file import Cluster
+from mrcd.config.sizes import BALLAST, KEY_IDS, SPORT_BASE
 from mrcd.fabric.topology import EV, Plan
-from mrcd.tables import abi
+from mrcd.versions import WIRE_VERSION
 
 UDP_PORT: int = Cluster.model_fields["udp_port"].default
 HOP_LIMIT = 64
@@ -43,7 +44,7 @@ class MRC(Packet):  # type: ignore[misc]
 
     name = "MRC"
     fields_desc = (
-        ByteField("version", abi.WIRE_VERSION),
+        ByteField("version", WIRE_VERSION),
         ByteEnumField("type", DATA, TYPES),
         FlagsField("flags", 0, 8, ["retransmission", "diagnostic", *(f"bit{i}" for i in range(2, 8))]),
         ByteField("key_id", 0),
@@ -90,7 +91,7 @@ class MRCProbe(Packet):  # type: ignore[misc]
         IntField("report_seq", 0),
         ShortField("first", 0),
         ShortField("counts", 0),
-        FieldListField("key_ids", [0, 0], ByteField("", 0), count_from=lambda _: abi.KEY_IDS),
+        FieldListField("key_ids", [0, 0], ByteField("", 0), count_from=lambda _: KEY_IDS),
         XShortField("fingerprint", 0),
         LongField("tx_ns", 0),
     )
@@ -121,7 +122,7 @@ class MRCReport(Packet):  # type: ignore[misc]
 
     name = "MRC report"
     fields_desc = (
-        StrFixedLenField("ballast", bytes(abi.BALLAST), abi.BALLAST),
+        StrFixedLenField("ballast", bytes(BALLAST), BALLAST),
         PacketListField("records", [], MRCCount, count_from=lambda report: report.underlayer.counts),
     )
 
@@ -171,7 +172,7 @@ def outer(
     if others:
         last = len(others) - 1
         frame /= IPv6ExtHdrSegmentRouting(nh=17, addresses=others[::-1], segleft=len(others), lastentry=last)
-    return frame / UDP(sport=abi.SPORT_BASE + path.ev, dport=plan.config.cluster.udp_port, chksum=0) / header / payload
+    return frame / UDP(sport=SPORT_BASE + path.ev, dport=plan.config.cluster.udp_port, chksum=0) / header / payload
 
 
 def _traffic_class(payload: Packet) -> int:

@@ -11,10 +11,10 @@ from mrcd.config.cluster_file import Health
 from mrcd.fabric.topology import Peer
 from mrcd.health.events import EventLog, evidence
 from mrcd.health.hold_down import hold_down_ns
-from mrcd.loader.dataplane import Dataplane
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState, Reason
-from mrcd.tables.pinned import Tables
+from mrcd.kernel import abi
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.enums import EvState, Reason
+from mrcd.kernel.pinned import Tables
 
 _MS = 1_000_000
 _SHARED_REASONS = (Reason.OVERDUE, Reason.ICMP_ERROR)  # the same as in transit() of bpf/states.h

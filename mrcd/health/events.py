@@ -14,7 +14,7 @@ import numpy as np
 from mrcd.fabric.topology import EV
 from mrcd.health import event_file
 from mrcd.health.event_file import EventFile
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel.enums import EvState, Reason
 
 log = logging.getLogger("mrcd.health.events")
 

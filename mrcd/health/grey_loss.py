@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 
 from mrcd.config.cluster_file import Health
 from mrcd.health.hold_down import Bools, Ints, Records, select_rows
-from mrcd.tables import zeros
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables
+from mrcd.kernel import zeros
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables
 
 WINDOWS_S = (1, 4, 16, 64, 64)
 _RETURN = len(WINDOWS_S) - 1  # the window that also begins when an EV returns

@@ -20,9 +20,9 @@ from mrcd.health.event_reader import Listener
 from mrcd.health.events import EventLog
 from mrcd.health.peers import PeerWatch
 from mrcd.health.state_changes import StateChanges
-from mrcd.loader.dataplane import Dataplane
-from mrcd.tables.histograms import Durations
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.histograms import Durations
+from mrcd.kernel.pinned import Tables
 
 log = logging.getLogger("mrcd.health.monitor")
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from mrcd.fabric.topology import Plan
 from mrcd.health import hold_down
 from mrcd.health.events import EventLog
-from mrcd.tables import abi
-from mrcd.tables.pinned import Tables, is_detached
+from mrcd.kernel import abi
+from mrcd.kernel.pinned import Tables, is_detached
 
 GRACE_S = 3.0  # hosts of a cluster start together, so silence right after a start is not reported
 _UNKNOWN_HEAD = np.uint64(2**64 - 1)  # no status has been read yet

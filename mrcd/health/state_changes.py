@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from mrcd.errors import MachineError
 from mrcd.health.event_reader import Listener
 from mrcd.health.grey_loss import Alarm
-from mrcd.loader.dataplane import Dataplane
-from mrcd.tables.enums import EvState, Reason
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.enums import EvState, Reason
+from mrcd.kernel.pinned import Tables
 
 _TRIES = 16
 _ALLOWED = (EvState.UNKNOWN, EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD)

@@ -10,13 +10,13 @@ from typing import cast
 from mrcd.config.cluster_file import Granularity, Hook
 from mrcd.errors import KernelError, MachineError
 from mrcd.fabric.topology import Plan
-from mrcd.loader.dataplane import Dataplane
-from mrcd.loader.links import Attachment, Point
+from mrcd.kernel import abi
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.links import Attachment, Point
 from mrcd.net import drivers
 from mrcd.net.drivers import Device, Segmentation
 from mrcd.net.messages import Link
 from mrcd.net.offloads import ReceiveChecksums
-from mrcd.tables import abi
 
 log = logging.getLogger("mrcd")
 

@@ -9,11 +9,11 @@ from ipaddress import IPv6Address, ip_address
 from mrcd.config.devices import former_names
 from mrcd.errors import MachineError, MrcdError
 from mrcd.fabric.topology import Plan
-from mrcd.loader.links import Point
+from mrcd.kernel import abi
+from mrcd.kernel.links import Point
 from mrcd.net import drivers, hooks, routes, rps
 from mrcd.net.messages import Link, Neighbour
 from mrcd.net.netlink import Netlink, made_with, set_offload
-from mrcd.tables import abi
 
 log = logging.getLogger("mrcd")
 

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mrcd.bpf import libbpf
 from mrcd.errors import KernelError
+from mrcd.kernel import libbpf
 
 Document = dict[str, Any]
 Hook = tuple[int, str]  # ifindex; "xdp", "ingress" or "egress"

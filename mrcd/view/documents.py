@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd import __version__, lock_file
-from mrcd.bpf import attachments
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import EV, Plan
 from mrcd.health import events
@@ -24,14 +23,13 @@ from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.links.watch import LinkWatch
 from mrcd.health.probe_pace import unreachable_ns
-from mrcd.loader import features
+from mrcd.kernel import attachments, features, histograms
+from mrcd.kernel.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED
+from mrcd.kernel.columns import ev_bits
+from mrcd.kernel.enums import EvState, Reason
+from mrcd.kernel.pinned import Tables, is_detached
 from mrcd.net import other_programs, rps
 from mrcd.net.drivers import Segmentation
-from mrcd.tables import histograms
-from mrcd.tables.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED
-from mrcd.tables.columns import ev_bits
-from mrcd.tables.enums import EvState, Reason
-from mrcd.tables.pinned import Tables, is_detached
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 from mrcd.view import keys, links, path_map, paths, peers, probe_budget, running_file
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.tables import abi, enums
+from mrcd.kernel import abi, enums
 
 
 def document(

@@ -11,9 +11,9 @@ from mrcd.fabric.topology import Plan
 from mrcd.health.links.direction import direction
 from mrcd.health.links.judge import Counts, State, grid, own_ratio, read
 from mrcd.health.links.watch import WINDOW_S, Verdicts, target
-from mrcd.tables.columns import Columns
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.columns import Columns
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables
 
 _NS = 1_000_000_000
 _ONSET_NS = 1_000_000_000  # a link loses packets for so long, or longer, when its state changes

@@ -7,9 +7,9 @@ import numpy as np
 
 from mrcd.fabric.paths import NO_T1
 from mrcd.fabric.topology import Plan
-from mrcd.tables.columns import Columns
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.columns import Columns
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables
 
 STATES = (EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD, EvState.DENIED, EvState.UNKNOWN)
 

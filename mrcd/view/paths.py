@@ -14,10 +14,10 @@ from mrcd.errors import UsageError, no_peer
 from mrcd.fabric.hops import hops
 from mrcd.fabric.topology import EV, Peer, Plan
 from mrcd.health.hold_down import hold_down_ns
-from mrcd.tables.abi import WEIGHT_FULL
-from mrcd.tables.columns import has_round_trip
-from mrcd.tables.enums import EvState, Reason
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.abi import WEIGHT_FULL
+from mrcd.kernel.columns import has_round_trip
+from mrcd.kernel.enums import EvState, Reason
+from mrcd.kernel.pinned import Tables
 
 MOST_PATHS = 65_536  # in one answer: some 40 MB
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
-from mrcd.tables.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables, is_detached
+from mrcd.kernel.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables, is_detached
 
 Document = dict[str, Any]
 

@@ -12,8 +12,7 @@ import numpy as np
 from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.fabric import links, topology
-from mrcd.loader import settings
-from mrcd.tables import abi
+from mrcd.kernel import abi, settings
 from tests.cluster_files import dual
 
 PLANES, EVS, PEERS = 2, 8, 3

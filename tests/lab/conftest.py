@@ -16,8 +16,8 @@ import pytest
 
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
-from mrcd.bpf import libbpf
 from mrcd.ctl.client import DaemonDown
+from mrcd.kernel import libbpf
 
 TWO_HOSTS = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
 """The smallest lab that sprays: four EVs from one T0 to the other."""

@@ -20,8 +20,8 @@ from labkit.cluster.bringup import environment
 from labkit.traffic.stream import Stream
 from mrcd.auth import pair_files, secrets_file
 from mrcd.auth.secrets_file import Secret
-from mrcd.tables.enums import AuthMode
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.enums import AuthMode
+from mrcd.kernel.pinned import Tables
 from tests.lab.conftest import a_lab, mrcctl, out_of_use, wait_until
 
 RATE = 20_000  # packets per second

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from labkit.cluster.api import Lab
-from mrcd.bpf.pins import remove
-from mrcd.loader.dataplane import pin_directory
+from mrcd.kernel.dataplane import pin_directory
+from mrcd.kernel.pins import remove
 from tests.cluster_files import host
 from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until, withdrawn
 from tests.lab.flows import STANDSTILL_MS, Flow, tcp_transfer

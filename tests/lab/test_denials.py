@@ -9,8 +9,8 @@ from collections.abc import Collection
 from labkit.cluster.api import Lab
 from mrcd.ctl.client import Client
 from mrcd.denials import file
-from mrcd.loader.dataplane import pin_directory
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.dataplane import pin_directory
+from mrcd.kernel.pinned import Tables
 from tests.cluster_files import host
 from tests.lab.conftest import all_good, mrcctl, states, wait_until
 from tests.lab.flows import Flow

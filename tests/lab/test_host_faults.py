@@ -16,8 +16,8 @@ from labkit.cluster import netns, render
 from labkit.cluster.api import Lab
 from labkit.cluster.bringup import answers
 from labkit.faults import fault_program
-from mrcd.bpf import libbpf
-from mrcd.loader.dataplane import pin_directory
+from mrcd.kernel import libbpf
+from mrcd.kernel.dataplane import pin_directory
 from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until
 from tests.lab.flows import tcp_transfer
 

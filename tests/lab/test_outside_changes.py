@@ -18,8 +18,8 @@ import pytest
 
 from labkit.cluster.api import Lab
 from labkit.places import lab_object
-from mrcd.bpf import libbpf
-from mrcd.loader.dataplane import pin_directory
+from mrcd.kernel import libbpf
+from mrcd.kernel.dataplane import pin_directory
 from tests.lab.conftest import a_lab, all_good, mrcctl, wait_until
 from tests.lab.flows import tcp_transfer
 

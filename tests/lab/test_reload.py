@@ -13,8 +13,8 @@ from labkit.bench import candidates
 from labkit.cluster.api import Lab
 from labkit.measure.evorder import EvOrder
 from labkit.traffic.stream import Stream
-from mrcd.bpf import libbpf
-from mrcd.loader.dataplane import pin_directory
+from mrcd.kernel import libbpf
+from mrcd.kernel.dataplane import pin_directory
 from tests import cluster_files
 from tests.lab.conftest import all_good, mrcctl, out_of_use, states, wait_until, withdrawn
 from tests.lab.flows import tcp_transfer

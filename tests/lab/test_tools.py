@@ -16,7 +16,7 @@ import pytest
 
 from labkit.cluster.api import Lab
 from labkit.places import lab_object
-from mrcd.bpf import libbpf
+from mrcd.kernel import libbpf
 from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, states, wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.bpf import libbpf
+from mrcd.kernel import libbpf
 from tests.packet.cluster import H1, H2, H5, Setup
 from tests.packet.piggyback import TrafficWithProbes
 from tests.packet.reports import now

@@ -14,7 +14,7 @@ the paths, and whether an ICMPv6 error fails one. tests/packet/test_judge*.py an
 
 from collections.abc import Callable
 
-from mrcd.tables.abi import MAX_PLANES
+from mrcd.kernel.abi import MAX_PLANES
 from tests.packet.model_host import (
     DATA,
     DETACHED,

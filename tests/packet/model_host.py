@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from siphash24 import siphash24
 
-from mrcd.tables.abi import SRH_MAX
-from mrcd.tables.enums import AuthMode
+from mrcd.kernel.abi import SRH_MAX
+from mrcd.kernel.enums import AuthMode
 
 MS = 1_000_000
 U32, U64 = 1 << 32, 1 << 64

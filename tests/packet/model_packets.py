@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 from siphash24 import siphash24
 
-from mrcd.tables.abi import BALLAST
+from mrcd.kernel.abi import BALLAST
 from tests.packet.cluster import ALL_PLANES, EVS, H0, H1, H2, H5, PLANES
 from tests.packet.model_host import (
     COUNT,

@@ -5,8 +5,8 @@ import struct
 
 from siphash24 import siphash24
 
-from mrcd.tables.abi import BALLAST, REPLAY_WORDS, REPORT_EVS
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel.abi import BALLAST, REPLAY_WORDS, REPORT_EVS
+from mrcd.kernel.enums import EvState, Reason
 from tests.packet.model_host import (
     COUNT,
     DETACHED,

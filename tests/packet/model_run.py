@@ -14,10 +14,10 @@ from scapy.packet import Raw
 from mrcd.auth.keyring import Keyring
 from mrcd.auth.pair_keys import pair_key
 from mrcd.auth.secrets_file import Secret
-from mrcd.bpf import libbpf
 from mrcd.config.agreed import fingerprint
 from mrcd.fabric import links
-from mrcd.tables.enums import AuthMode, Drop
+from mrcd.kernel import libbpf
+from mrcd.kernel.enums import AuthMode, Drop
 from tests.packet import model
 from tests.packet.cluster import EVS, H0, H1, H2, H5
 from tests.packet.model_host import ETHERNET, IPV6, MS, NOW, Host, Outcome, Plane

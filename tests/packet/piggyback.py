@@ -11,7 +11,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd.config.cluster_file import Encapsulation, Health
 from mrcd.fabric.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe
-from mrcd.tables import abi
+from mrcd.kernel import abi
 from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.rig import Bench
 from tests.packet.wires import Frame, Gso, Sender, Tap

@@ -11,8 +11,8 @@ import pytest
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
-from mrcd.tables import abi, enums
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel import abi, enums
+from mrcd.kernel.enums import EvState, Reason
 from tests.packet.cluster import ALL_PLANES, EVS, H2, PLANES, Setup
 from tests.packet.rig import Bench
 from tests.packet.wires import until

@@ -28,18 +28,17 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from mrcd.bpf import libbpf
 from mrcd.config import cluster_file
 from mrcd.config.agreed import fingerprint
 from mrcd.config.cluster_file import Granularity
 from mrcd.daemon import write_tables
 from mrcd.fabric import topology, wire
-from mrcd.loader.dataplane import Dataplane
-from mrcd.loader.links import Attachment
+from mrcd.kernel import abi, enums, libbpf
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.links import Attachment
+from mrcd.kernel.pinned import Tables, prefix_key
 from mrcd.net import hooks
-from mrcd.tables import abi, enums
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables, prefix_key
 from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 

@@ -12,8 +12,8 @@ from mrcd.auth.keyring import Keyring
 from mrcd.auth.pair_keys import pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe
-from mrcd.tables import abi
-from mrcd.tables.enums import AuthMode
+from mrcd.kernel import abi
+from mrcd.kernel.enums import AuthMode
 from tests.packet.arrivals import inner, popped
 from tests.packet.cluster import ALL_PLANES, H0, H2
 from tests.packet.reports import GENERATION, MS, NEVER, now

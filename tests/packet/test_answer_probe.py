@@ -12,8 +12,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import DIAGNOSTIC, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState
+from mrcd.kernel import abi
+from mrcd.kernel.enums import EvState
 from tests.packet.cluster import EVS, H2, H5, SLOTS, Setup, all_encapsulations
 from tests.packet.reports import GENERATION, now
 from tests.packet.rig import Bench

@@ -13,10 +13,10 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from mrcd.bpf import libbpf
-from mrcd.bpf.structs import LinkInfo
 from mrcd.errors import KernelError
-from mrcd.loader.links import Attachment, Links
+from mrcd.kernel import libbpf
+from mrcd.kernel.links import Attachment, Links
+from mrcd.kernel.structs import LinkInfo
 from tests.packet.cluster import EVS, H2
 from tests.packet.kernel import needs_tcx
 from tests.packet.rig import Bench

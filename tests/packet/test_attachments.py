@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from mrcd.bpf import attachments, libbpf
 from mrcd.errors import KernelError, MachineError
-from mrcd.loader.links import Attachment
-from mrcd.loader.table_sizes import PREFIXES_MAX
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState, Reason
-from mrcd.tables.pinned import prefix_key
+from mrcd.kernel import abi, attachments, libbpf
+from mrcd.kernel.enums import EvState, Reason
+from mrcd.kernel.links import Attachment
+from mrcd.kernel.pinned import prefix_key
+from mrcd.kernel.table_sizes import PREFIXES_MAX
 from tests.packet.cluster import H2
 from tests.packet.kernel import needs_tcx
 from tests.packet.rig import Bench

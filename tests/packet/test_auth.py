@@ -12,8 +12,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import DIAGNOSTIC, MRC, PROBE_REPLY, MRCProbe, MRCReport
-from mrcd.tables import abi
-from mrcd.tables.enums import AuthMode, EvState
+from mrcd.kernel import abi
+from mrcd.kernel.enums import AuthMode, EvState
 from tests.packet.arrivals import both_hooks
 from tests.packet.cluster import ALL_PLANES, EVS, H0, H1, H2, SLOTS, all_encapsulations, datagram, nic_mac, wire_mac
 from tests.packet.reports import GENERATION, MS, NEVER, now

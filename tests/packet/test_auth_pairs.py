@@ -7,7 +7,7 @@ from scapy.packet import Packet
 
 from mrcd.auth.secrets_file import Secret
 from mrcd.fabric.wire import MRC
-from mrcd.tables.enums import AuthMode
+from mrcd.kernel.enums import AuthMode
 from tests.packet.arrivals import both_hooks, inner
 from tests.packet.cluster import H0, H1, H2, datagram
 from tests.packet.rig import Bench, Hook

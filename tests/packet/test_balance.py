@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from mrcd.tables.enums import EvState
+from mrcd.kernel.enums import EvState
 from tests.packet.cluster import EVS, H2, PLANES, SLOTS, Setup
 from tests.packet.reports import LAGGING, MS, Reporter, ReportRequest, now, state
 from tests.packet.rig import Bench

@@ -13,8 +13,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import MRC
-from mrcd.loader import features
-from mrcd.tables.enums import KernelHas
+from mrcd.kernel import features
+from mrcd.kernel.enums import KernelHas
 from tests.packet.cluster import H0, H2, PLANES, all_encapsulations, nic_mac, wire_mac
 from tests.packet.rig import Bench, Hook, Protocol, Xdp
 from tests.packet.wires import Gso, changed

@@ -4,7 +4,7 @@
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel.enums import EvState, Reason
 from tests.packet.cluster import EVS, H2, PLANES, Setup
 from tests.packet.reports import EVERY, MS, Reporter, events, now, others, state
 from tests.packet.rig import Bench

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from labkit.places import lab_object
-from mrcd.bpf import libbpf
 from mrcd.config import cluster_file
 from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.ctl.examine.machine import Machine
 from mrcd.fabric import topology
-from mrcd.loader import features
-from mrcd.loader.settings import settings
+from mrcd.kernel import features, libbpf
+from mrcd.kernel.settings import settings
 from tests.packet.kernel import HAS_TCX, needs_tcx
 from tests.packet.wires import Namespace
 from tests.packet.witness import as_root

@@ -20,7 +20,7 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import DIAGNOSTIC, MRC, PROBE_REPLY, MRCProbe
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel.enums import EvState, Reason
 from tests.packet.cluster import H2, H5, SLOTS, all_encapsulations, nic_mac, wire_mac
 from tests.packet.reports import MS, now, others, state
 from tests.packet.rig import Bench

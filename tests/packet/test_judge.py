@@ -6,7 +6,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from mrcd.fabric.wire import MRC, MRCProbe
-from mrcd.tables.enums import EvState, Histogram, Reason
+from mrcd.kernel.enums import EvState, Histogram, Reason
 from tests.packet.cluster import H2, H5
 from tests.packet.reports import (
     BURST_PROBES,

@@ -5,7 +5,7 @@ import pytest
 from scapy.layers.l2 import Dot1Q, Ether
 
 from mrcd.fabric.wire import MRC
-from mrcd.tables.enums import EvState
+from mrcd.kernel.enums import EvState
 from tests.packet.cluster import H2, Setup
 from tests.packet.reports import (
     BURST_PROBES,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel import abi
+from mrcd.kernel.enums import EvState, Reason
 from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.reports import EVERY, MS, PAST_REORDERING_MS, Reporter, events, now, unfaded
 from tests.packet.rig import Bench

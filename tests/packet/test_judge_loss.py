@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from mrcd.tables.enums import EvState, Histogram, Reason
+from mrcd.kernel.enums import EvState, Histogram, Reason
 from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.reports import EVERY, MS, WINDOW, Reporter, events, now, others, state, unfaded
 from tests.packet.rig import Bench

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from mrcd.tables.enums import EvState, Histogram
+from mrcd.kernel.enums import EvState, Histogram
 from tests.packet.cluster import EVS, H2
 from tests.packet.reports import (
     BURSTS_AT_ONCE,

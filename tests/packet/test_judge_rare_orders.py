@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel.enums import EvState, Reason
 from tests.packet.cluster import H2, Setup
 from tests.packet.reports import (
     EVERY,

@@ -7,8 +7,8 @@ import pytest
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState
+from mrcd.kernel import abi
+from mrcd.kernel.enums import EvState
 from tests.packet.cluster import ALL_PLANES, EVS, H2, SLOTS, Setup
 from tests.packet.reports import (
     EVERY,

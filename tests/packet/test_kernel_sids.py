@@ -12,9 +12,9 @@ from scapy.packet import Packet, Raw
 
 from mrcd.fabric.srv6 import UDT4, UDT6
 from mrcd.fabric.wire import PROBE_REQUEST, MRCProbe
+from mrcd.kernel.abi import STATUS_DETACHED, STATUS_PLAIN
+from mrcd.kernel.enums import AuthMode
 from mrcd.net.routes import with_function
-from mrcd.tables.abi import STATUS_DETACHED, STATUS_PLAIN
-from mrcd.tables.enums import AuthMode
 from tests.packet.arrivals import both_hooks
 from tests.packet.cluster import ALL_PLANES, H2, Setup, nic_mac, wire_mac
 from tests.packet.rig import Bench, Hook

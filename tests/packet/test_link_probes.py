@@ -16,7 +16,7 @@ from scapy.packet import Packet
 from mrcd.config.cluster_file import Health
 from mrcd.fabric import links
 from mrcd.fabric.wire import HOP_LIMIT, MRC, PROBE_REQUEST
-from mrcd.tables.enums import ProbeKind
+from mrcd.kernel.enums import ProbeKind
 from tests.packet.arrivals import both_hooks
 from tests.packet.cluster import ALL_PLANES, H0, H2, PLANES, SLOTS, Setup, nic_mac, wire_mac
 from tests.packet.reports import MS

@@ -11,15 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mrcd.bpf import btf, libbpf
 from mrcd.config.cluster_file import Encapsulation
 from mrcd.daemon import write_tables
 from mrcd.errors import MachineError
 from mrcd.fabric import topology
-from mrcd.loader.dataplane import Dataplane
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState, Reason
-from mrcd.tables.pinned import Tables, change_field, read_node
+from mrcd.kernel import abi, btf, libbpf
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.enums import EvState, Reason
+from mrcd.kernel.pinned import Tables, change_field, read_node
 from tests.packet.cluster import ALL_PLANES, H1, H2, H5, Setup
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")

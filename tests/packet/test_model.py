@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mrcd.tables.enums import AuthMode
+from mrcd.kernel.enums import AuthMode
 from tests.packet.cluster import PLANES, Setup
 from tests.packet.model_packets import Packet, Situation, packets, situations
 from tests.packet.model_run import Comparison, modelled

@@ -7,7 +7,7 @@ import pytest
 from scapy.layers.inet import UDP
 from scapy.packet import Raw
 
-from mrcd.bpf import libbpf
+from mrcd.kernel import libbpf
 from tests.packet.cluster import H2
 from tests.packet.piggyback import (
     CARRIERS,

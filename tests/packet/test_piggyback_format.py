@@ -11,7 +11,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import MRCProbe, MRCReport
-from mrcd.tables import abi
+from mrcd.kernel import abi
 from tests.packet.cluster import H2, Setup
 from tests.packet.piggyback import (
     CARRIERS,

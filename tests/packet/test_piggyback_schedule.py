@@ -7,7 +7,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import MRC
-from mrcd.tables import abi
+from mrcd.kernel import abi
 from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup
 from tests.packet.piggyback import (
     CARRIERS,

@@ -13,7 +13,7 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import MRC
-from mrcd.tables.pinned import prefix_key
+from mrcd.kernel.pinned import prefix_key
 from tests.packet.cluster import EVS, H0, H1, H2, H5, PLANES, SLOTS, all_encapsulations, datagram
 from tests.packet.rig import Bench
 

@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState, Histogram, Reason
+from mrcd.kernel import abi
+from mrcd.kernel.enums import EvState, Histogram, Reason
 from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup
 from tests.packet.reports import EVERY, MS, Reporter, events, now, others
 from tests.packet.rig import Bench

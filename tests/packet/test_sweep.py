@@ -9,8 +9,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import ECT_0, MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState
+from mrcd.kernel import abi
+from mrcd.kernel.enums import EvState
 from tests.packet.cluster import EVS, H1, H2, H5, PLANES, SLOTS, Setup, all_encapsulations
 from tests.packet.reports import MS, NEVER, now, patient
 from tests.packet.rig import Bench

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.bpf import libbpf
 from mrcd.config import cluster_file, sizes
 from mrcd.daemon import write_tables
 from mrcd.errors import KernelError, MachineError
 from mrcd.fabric import topology
-from mrcd.loader.dataplane import Dataplane
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState, Reason
-from mrcd.tables.pinned import Tables, change_field
+from mrcd.kernel import abi, libbpf
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.enums import EvState, Reason
+from mrcd.kernel.pinned import Tables, change_field
 from tests import cluster_files
 from tests.packet.cluster import Setup
 

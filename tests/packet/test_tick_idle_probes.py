@@ -8,8 +8,8 @@ import pytest
 from scapy.layers.l2 import Ether
 
 from mrcd.fabric.wire import MRCProbe
-from mrcd.tables import abi
-from mrcd.tables.enums import ProbeKind
+from mrcd.kernel import abi
+from mrcd.kernel.enums import ProbeKind
 from tests.packet.cluster import EVS, H1, H2, H5, Setup
 from tests.packet.reports import EVERY, now
 from tests.packet.rig import Bench

@@ -3,8 +3,8 @@
 
 import pytest
 
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel import abi
+from mrcd.kernel.enums import EvState, Reason
 from tests.packet.cluster import ALL_PLANES, EVS, H1, H2, H5, PLANES, SLOTS
 from tests.packet.reports import EVERY, MS, Reporter, events, now, others, state
 from tests.packet.rig import Bench

@@ -9,8 +9,8 @@ from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import MRCProbe
 from mrcd.health import hold_down
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel import abi
+from mrcd.kernel.enums import EvState, Reason
 from tests.packet.cluster import ALL_PLANES, H2, Setup
 from tests.packet.reports import EVERY, MS, events, now, state
 from tests.packet.rig import Bench

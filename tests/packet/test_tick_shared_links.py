@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 import pytest
 
-from mrcd.bpf import libbpf
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel import abi, libbpf
+from mrcd.kernel.enums import EvState, Reason
 from tests.cluster_files import dual
 from tests.packet.cluster import EVS, H2, H5, Setup
 from tests.packet.reports import EVERY

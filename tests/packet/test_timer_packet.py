@@ -15,13 +15,12 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.bpf import libbpf
 from mrcd.config.cluster_file import Health
 from mrcd.fabric.wire import DATA, MRC, PROBE_REQUEST, MRCProbe
+from mrcd.kernel import abi, libbpf
 from mrcd.net import hooks
 from mrcd.net.messages import Link
 from mrcd.net.netlink import Netlink
-from mrcd.tables import abi
 from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.reports import BURST_PROBES, MS, now
 from tests.packet.rig import Bench

@@ -7,8 +7,8 @@ from scapy.packet import Raw
 from labkit.cluster.patience import EMULATED
 from mrcd.config.cluster_file import Health
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
-from mrcd.tables.abi import HEARD_AGAIN
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel.abi import HEARD_AGAIN
+from mrcd.kernel.enums import EvState, Reason
 from tests.packet.cluster import ALL_PLANES, EVS, H2, SLOTS
 from tests.packet.reports import MS
 from tests.packet.rig import NEVER, Bench

@@ -5,8 +5,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric import links
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel import abi
+from mrcd.kernel.enums import EvState, Reason
 from tests.cluster_files import host
 
 HOSTS = "".join(host(i, t0=i % 2, port=i // 2) for i in range(4))

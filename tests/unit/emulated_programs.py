@@ -15,9 +15,9 @@ from mrcd.daemon import write_tables
 from mrcd.fabric import topology
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
-from mrcd.loader.dataplane import Dataplane
-from mrcd.tables import abi, pinned
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel import abi, pinned
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.enums import EvState, Reason
 from tests.unit.arrays import TEXT, Arrays
 
 MS = 1_000_000

@@ -16,7 +16,7 @@ from mrcd.api.metrics.page import Page
 from mrcd.api.metrics.rates import Sample
 from mrcd.api.metrics.web_config import WebConfig
 from mrcd.daemon.daemon import Daemon
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel.enums import EvState, Reason
 from tests.unit import canned_daemon
 from tests.unit.test_metrics import Host
 

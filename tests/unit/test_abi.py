@@ -16,11 +16,10 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.bpf import object_file
 from mrcd.config import cluster_file, sizes
 from mrcd.fabric import srv6, topology, wire
 from mrcd.fabric.wire import MRC, MRCCount, MRCProbe, MRCReport
-from mrcd.tables import abi, enums
+from mrcd.kernel import abi, enums, object_file
 from tests.cluster_files import host
 
 BPF = Path(__file__).parents[2] / "bpf"

@@ -14,7 +14,7 @@ from siphash24 import siphash24
 
 from mrcd.config.cluster_file import Health
 from mrcd.health import hold_down
-from mrcd.tables import abi
+from mrcd.kernel import abi
 
 BPF = Path(__file__).parents[2] / "bpf"
 WRAPPER = """

@@ -12,9 +12,9 @@ import pytest
 
 from mrcd.daemon.attached_programs import AttachedPrograms
 from mrcd.errors import KernelError
-from mrcd.loader.links import Attachment
+from mrcd.kernel import abi
+from mrcd.kernel.links import Attachment
 from mrcd.net.hooks import Port
-from mrcd.tables import abi
 from tests.unit.test_hooks import HONEST, link
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mrcd.daemon import attachment
 from mrcd.errors import KernelError
-from mrcd.tables import abi
+from mrcd.kernel import abi
 
 REFUSED = KernelError("attach mrc_pop", 16)
 

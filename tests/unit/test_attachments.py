@@ -4,8 +4,8 @@
 import struct
 from typing import Any
 
-from mrcd.bpf.attachments import without_daemon
-from mrcd.bpf.ring_buffer import records
+from mrcd.kernel.attachments import without_daemon
+from mrcd.kernel.ring_buffer import records
 
 PLANES = {0: 3, 1: 4}
 

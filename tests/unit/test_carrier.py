@@ -13,10 +13,10 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from mrcd.daemon.netlink_watch import NetlinkWatch
 from mrcd.daemon.plane_mask import PlaneMask
 from mrcd.health.events import EventLog
+from mrcd.kernel import abi
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Change, Link, Neighbour, read_change, read_neighbour
 from mrcd.net.nics import Nics
-from mrcd.tables import abi
 
 
 def link(ifindex: int) -> Link:

@@ -11,7 +11,7 @@ from mrcd.health.diagnosis import read_facts, watch
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Share
 from mrcd.health.diagnosis.watch import CauseWatch
 from mrcd.health.events import EventLog, log_line
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel.enums import EvState, Reason
 from tests.unit.test_diagnosis import GONE, Host
 
 

@@ -11,9 +11,8 @@ from mrcd.config import cluster_file, toml_text
 from mrcd.daemon import write_tables
 from mrcd.errors import ConfigError
 from mrcd.fabric import topology
-from mrcd.loader import settings
-from mrcd.tables import enums
-from mrcd.tables.pinned import prefix_key
+from mrcd.kernel import enums, settings
+from mrcd.kernel.pinned import prefix_key
 from tests.cluster_files import host
 
 FLOWLET, PINNED = enums.Policy.FLOWLET, enums.Policy.PINNED

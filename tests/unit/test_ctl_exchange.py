@@ -20,8 +20,8 @@ from mrcd.ctl.packets.exchange import Exchange, LocalHost, Nic, Route
 from mrcd.ctl.packets.probe_packet import REPLY, REQUEST, Probe
 from mrcd.ctl.packets.raw_socket import Arrival
 from mrcd.ctl.packets.tally import Tally
-from mrcd.tables import abi
-from mrcd.tables.enums import AuthMode
+from mrcd.kernel import abi
+from mrcd.kernel.enums import AuthMode
 
 SECRET = secrets_file.new(5)
 ADDRESS = IPv6Address("fd10::1")

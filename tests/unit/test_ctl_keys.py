@@ -14,7 +14,7 @@ from click.testing import Result
 from mrcd.auth import secrets_file
 from mrcd.config.auth import Auth
 from mrcd.ctl.commands import keys as commands
-from mrcd.tables import abi, enums
+from mrcd.kernel import abi, enums
 from mrcd.view import keys
 from tests.cluster_files import host
 from tests.unit.canned_daemon import Daemon

@@ -18,8 +18,8 @@ from mrcd.fabric.links import number
 from mrcd.health.events import EventLog
 from mrcd.health.links.judge import Counts, State
 from mrcd.health.links.watch import LinkWatch, Verdicts
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables
 from mrcd.view import links as view
 from tests.unit.canned_daemon import BAD_LINK, LINK, Daemon
 from tests.unit.test_diagnosis import Host

@@ -18,7 +18,7 @@ from mrcd.ctl.packets import probe_packet, socket_filter
 from mrcd.ctl.packets.probe_packet import Probe, Tagged
 from mrcd.fabric import topology, wire
 from mrcd.fabric.wire import MRC, MRCProbe
-from mrcd.tables import abi
+from mrcd.kernel import abi
 from tests.cluster_files import host
 
 SMAC, DMAC = "02:00:00:00:00:01", "02:00:00:00:01:01"

@@ -19,7 +19,7 @@ from click.testing import Result
 
 from mrcd.ctl import commands, glossary
 from mrcd.ctl.main import cli
-from mrcd.tables.enums import Drop, EvState, Reason
+from mrcd.kernel.enums import Drop, EvState, Reason
 from tests.unit.canned_daemon import EVENT, PATH, PEER, Daemon
 
 

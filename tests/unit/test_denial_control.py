@@ -18,9 +18,9 @@ from mrcd.denials.enforcement import Document
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from mrcd.health.monitor import Monitor
-from mrcd.loader.dataplane import Dataplane
-from mrcd.tables import abi, pinned
-from mrcd.tables.enums import EvState
+from mrcd.kernel import abi, pinned
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.enums import EvState
 from mrcd.view.paths import in_flight
 from tests.unit.arrays import TEXT
 from tests.unit.emulated_programs import Bench

@@ -11,7 +11,7 @@ import pytest
 from mrcd.denials import file, policy
 from mrcd.denials.policy import Denial, Target
 from mrcd.errors import MachineError
-from mrcd.tables.enums import EvState
+from mrcd.kernel.enums import EvState
 from tests.unit.test_denial_control import Host
 
 

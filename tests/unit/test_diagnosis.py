@@ -16,9 +16,9 @@ from mrcd.fabric import topology
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity
 from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
+from mrcd.kernel import abi, pinned
+from mrcd.kernel.enums import EvState, Reason
 from mrcd.net.link_state import LinkState
-from mrcd.tables import abi, pinned
-from mrcd.tables.enums import EvState, Reason
 from tests.cluster_files import host
 from tests.unit.arrays import Arrays
 

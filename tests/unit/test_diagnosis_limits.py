@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mrcd.health.diagnosis.causes import Kind
+from mrcd.kernel.enums import EvState
 from mrcd.net.link_state import LinkState, link_state
-from mrcd.tables.enums import EvState
 from tests.unit.test_diagnosis import Host, text
 
 # ---- everything is down ----

@@ -12,8 +12,8 @@ from mrcd.health.diagnosis.memory import GREY_NS, Memory
 from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.refusals import WINDOW_NS, Growth
 from mrcd.health.diagnosis.rules import diagnose
+from mrcd.kernel.enums import Drop, EvState
 from mrcd.net.unroutable import unroutable_packets
-from mrcd.tables.enums import Drop, EvState
 from tests.unit.test_diagnosis import GONE, LOSSY, Host, text
 
 S = 10**9

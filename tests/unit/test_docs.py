@@ -18,9 +18,9 @@ from labkit.kernels.cli import kernels
 from labkit.screenshots.cli import screenshots
 from mrcd.config.cluster_file import Config
 from mrcd.ctl.main import cli
+from mrcd.kernel.abi import ABI_VERSION, WIRE_VERSION
+from mrcd.kernel.enums import Drop
 from mrcd.main import mrcd
-from mrcd.tables.abi import ABI_VERSION, WIRE_VERSION
-from mrcd.tables.enums import Drop
 from tests.lab.fault_table import CASES
 from tests.pages import DOCS, PAGES, README, ROOT, blocks, prose, spans, synopses
 

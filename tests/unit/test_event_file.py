@@ -14,7 +14,7 @@ import pytest
 from mrcd.health import event_file
 from mrcd.health.event_file import EventFile
 from mrcd.health.events import EventLog
-from mrcd.tables.enums import Reason
+from mrcd.kernel.enums import Reason
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 
 from mrcd.health import events
 from mrcd.health.events import EventLog, log_line
-from mrcd.tables import abi
-from mrcd.tables.enums import Reason
+from mrcd.kernel import abi
+from mrcd.kernel.enums import Reason
 
 T = TypeVar("T")
 

@@ -3,8 +3,8 @@
 
 from pathlib import Path
 
-from mrcd.loader.features import kernel_has, lacking
-from mrcd.tables.enums import KernelHas
+from mrcd.kernel.enums import KernelHas
+from mrcd.kernel.features import kernel_has, lacking
 
 
 def test_features_match_whole_names(tmp_path: Path) -> None:

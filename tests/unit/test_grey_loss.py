@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from mrcd.config.cluster_file import Health
 from mrcd.health import grey_loss
 from mrcd.health.grey_loss import Alarm, Grey
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables
+from mrcd.kernel import abi
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables
 from tests.unit.arrays import Arrays
 
 S = 10**9

@@ -12,7 +12,7 @@ from mrcd.fabric import topology
 from mrcd.health import peers
 from mrcd.health.events import EventLog
 from mrcd.health.peers import PeerWatch
-from mrcd.tables import abi, pinned
+from mrcd.kernel import abi, pinned
 from tests.unit.arrays import TEXT, Arrays
 
 ROWS = np.array([1, 2, 3])

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from mrcd.ctl.documents import histograms as bars
-from mrcd.tables import abi, enums, histograms
-from mrcd.tables.histograms import Durations
+from mrcd.kernel import abi, enums, histograms
+from mrcd.kernel.histograms import Durations
 
 BPF = Path(__file__).parents[2] / "bpf"
 LARGEST = 2**64 - 1

@@ -9,8 +9,8 @@ import pytest
 
 from mrcd.config.cluster_file import Granularity, Hook
 from mrcd.errors import KernelError, MachineError
-from mrcd.loader.dataplane import Dataplane
-from mrcd.loader.links import Attachment, Links
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.links import Attachment, Links
 from mrcd.net import drivers, hooks, offloads
 from mrcd.net.drivers import Device
 from mrcd.net.hooks import Port

@@ -20,8 +20,8 @@ from mrcd.auth.pair_keys import as_words, pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.auth.tag import Signer, tag
 from mrcd.errors import KernelError, MachineError
-from mrcd.tables import abi
-from mrcd.tables.enums import AuthMode
+from mrcd.kernel import abi
+from mrcd.kernel.enums import AuthMode
 
 A, B, C, D = (secrets_file.new(n) for n in (1, 2, 3, 4))
 ROWS = np.array([1, 2])

@@ -8,8 +8,8 @@ from mrcd.auth import secrets_file
 from mrcd.auth.keyring import cut_off
 from mrcd.auth.pair_keys import as_words, pair_key
 from mrcd.auth.secrets_file import Secret
-from mrcd.tables import abi
-from mrcd.tables.enums import AuthMode
+from mrcd.kernel import abi
+from mrcd.kernel.enums import AuthMode
 from tests.unit.test_keyring import ROWS, Host, peers_with, restarted
 
 CLUSTER = secrets_file.new(1)

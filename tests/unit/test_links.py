@@ -13,7 +13,7 @@ from mrcd.health.events import EventLog
 from mrcd.health.links.direction import direction
 from mrcd.health.links.judge import State, grid, read
 from mrcd.health.links.watch import LinkWatch, pace
-from mrcd.tables import abi
+from mrcd.kernel import abi
 from tests.cluster_files import host
 from tests.unit.arrays import Arrays
 

@@ -24,9 +24,9 @@ from mrcd.fleet.source import FileSource, Loaded
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Share
 from mrcd.health.links.judge import Counts, State
 from mrcd.health.links.watch import LinkWatch, Verdicts
-from mrcd.tables import abi, enums, pinned
-from mrcd.tables.enums import EvState, Histogram, Reason
-from mrcd.tables.histograms import Durations
+from mrcd.kernel import abi, enums, pinned
+from mrcd.kernel.enums import EvState, Histogram, Reason
+from mrcd.kernel.histograms import Durations
 from mrcd.view import documents
 from tests import cluster_files
 from tests.unit.arrays import TEXT, Arrays

@@ -10,7 +10,7 @@ import pytest
 from mrcd.errors import KernelError
 from mrcd.health import grey_loss, monitor, peers
 from mrcd.health.events import KEPT
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel.enums import EvState, Reason
 from tests.unit.emulated_programs import Bench
 
 # ---- events of the programs ----

@@ -11,10 +11,10 @@ import pytest
 
 import mrcd
 from mrcd.api.metrics import page
-from mrcd.bpf import object_file
 from mrcd.config import cluster_file
 from mrcd.errors import MachineError
 from mrcd.fabric import topology
+from mrcd.kernel import object_file
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "scripts" / "deploy"

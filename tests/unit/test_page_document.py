@@ -10,7 +10,7 @@ import pytest
 
 from mrcd.api.metrics import page_document, rates, recent_events
 from mrcd.api.metrics.rates import Rates, Sample
-from mrcd.tables.enums import EvState
+from mrcd.kernel.enums import EvState
 from tests import cluster_files
 from tests.unit import canned_daemon
 from tests.unit.arrays import TEXT

@@ -15,8 +15,8 @@ from mrcd.config.cluster_file import Config, Host
 from mrcd.daemon import write_tables
 from mrcd.fabric import paths, srv6, topology
 from mrcd.fabric.topology import EV, Peer, plan
-from mrcd.loader.table_sizes import rows_for
-from mrcd.tables import abi, pinned
+from mrcd.kernel import abi, pinned
+from mrcd.kernel.table_sizes import rows_for
 from tests.cluster_files import host
 from tests.unit.arrays import Arrays
 

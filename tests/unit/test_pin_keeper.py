@@ -9,7 +9,7 @@ import pytest
 from mrcd.daemon import pin_keeper
 from mrcd.errors import KernelError
 from mrcd.health.events import EventLog
-from mrcd.loader.dataplane import Dataplane
+from mrcd.kernel.dataplane import Dataplane
 from tests.unit.test_monitor import until
 
 

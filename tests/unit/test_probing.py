@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from mrcd.tables import abi
+from mrcd.kernel import abi
 from mrcd.view import probe_budget
 
 MS = 1_000_000

@@ -24,9 +24,9 @@ from mrcd.daemon.daemon import read_secrets
 from mrcd.errors import ConfigError, MachineError, UsageError
 from mrcd.fabric import topology
 from mrcd.fleet.source import FileSource
-from mrcd.loader.dataplane import Dataplane
-from mrcd.tables import abi, enums
-from mrcd.tables.pinned import Tables
+from mrcd.kernel import abi, enums
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.pinned import Tables
 from mrcd.view import documents
 from tests.unit.arrays import TEXT, Arrays
 

@@ -5,7 +5,7 @@ import pytest
 
 from mrcd.config import cluster_file
 from mrcd.fabric import topology
-from mrcd.loader import settings
+from mrcd.kernel import settings
 from tests.cluster_files import host
 
 HOSTS = host(0, id=3) + host(1, id=4, t0=1)

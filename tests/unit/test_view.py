@@ -19,9 +19,9 @@ from mrcd.ctl.documents.status import status_lines
 from mrcd.daemon import write_tables
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
+from mrcd.kernel import abi, pinned
+from mrcd.kernel.enums import EvState, Reason
 from mrcd.net import rps
-from mrcd.tables import abi, pinned
-from mrcd.tables.enums import EvState, Reason
 from mrcd.view import documents as view
 from mrcd.view import paths, running_file
 from tests.unit.arrays import TEXT, Arrays

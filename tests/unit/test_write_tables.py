@@ -15,10 +15,10 @@ from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.fabric import srv6, topology
 from mrcd.fabric.topology import Plan
+from mrcd.kernel import abi, pinned
+from mrcd.kernel.enums import EvState, Reason
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Link
-from mrcd.tables import abi, pinned
-from mrcd.tables.enums import EvState, Reason
 from tests.cluster_files import dual, host
 from tests.unit.arrays import Arrays
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mrcd.tables import zeros
+from mrcd.kernel import zeros
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((3, 5), np.int64), ((2, 3, 4), np.uint32), ((0, 7), np.int16)])

@@ -19,11 +19,11 @@ from mrcd import __version__
 from mrcd.api.metrics import link_probes
 from mrcd.daemon.daemon import Daemon
 from mrcd.health.probe_pace import unreachable_ns
-from mrcd.tables import histograms
-from mrcd.tables.abi import ABI_VERSION
-from mrcd.tables.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians
-from mrcd.tables.enums import EvState, Reason
-from mrcd.tables.pinned import is_detached
+from mrcd.kernel import histograms
+from mrcd.kernel.abi import ABI_VERSION
+from mrcd.kernel.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians
+from mrcd.kernel.enums import EvState, Reason
+from mrcd.kernel.pinned import is_detached
 
 MOST_EV_SERIES = 220
 MOST_FAULT_SERIES = 32

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from mrcd.daemon.daemon import Daemon
 from mrcd.fabric.topology import Plan
-from mrcd.tables.columns import Columns, judged_and_lost
+from mrcd.kernel.columns import Columns, judged_and_lost
 
 # The kernel's 16-bit counts of probes can wrap in a longer time: an EV is probed up to 200 times per second by default.
 _LONGEST_GAP_NS = 120_000_000_000

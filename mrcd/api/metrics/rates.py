@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from mrcd.fabric.topology import Plan
-from mrcd.tables.columns import Columns, judged_and_lost
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.columns import Columns, judged_and_lost
+from mrcd.kernel.pinned import Tables
 
 INTERVAL_S = 2.0
 KEPT_S = 300.0

@@ -17,8 +17,8 @@ from mrcd.config.agreed import fingerprint
 from mrcd.daemon.daemon import Daemon
 from mrcd.fleet.report import file_part
 from mrcd.fleet.source import FileSource
-from mrcd.tables.columns import Columns
-from mrcd.tables.enums import EvState
+from mrcd.kernel.columns import Columns
+from mrcd.kernel.enums import EvState
 
 _IN_USE = (EvState.GOOD, EvState.SKIP)
 

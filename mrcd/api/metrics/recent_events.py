@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from mrcd.tables.enums import Reason
+from mrcd.kernel.enums import Reason
 
 MOST_LINES = 30
 MOST_READ = 1_000

@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrcd.bpf import libbpf
-from mrcd.bpf.pins import in_bpffs, locked
 from mrcd.config.devices import peer_of
 from mrcd.daemon.attachment import QUIET_MS, QUIET_TRIES, wait_quiet
 from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.fabric.topology import Plan
 from mrcd.health.probe_pace import pace
-from mrcd.loader.dataplane import Dataplane
-from mrcd.loader.links import Links, Point
+from mrcd.kernel import abi, libbpf
+from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.links import Links, Point
+from mrcd.kernel.pinned import Tables, change_field
+from mrcd.kernel.pins import in_bpffs, locked
 from mrcd.net.hooks import tc_hooks
 from mrcd.net.netlink import Netlink
 from mrcd.net.offloads import FILE, ReceiveChecksums
-from mrcd.tables import abi
-from mrcd.tables.pinned import Tables, change_field
 from mrcd.view import running_file
 
 _NOWHERE = Path(os.devnull, "pins")

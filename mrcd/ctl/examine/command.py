@@ -15,8 +15,8 @@ from mrcd.ctl.examine.result import Context, Document, Site, examine
 from mrcd.errors import MachineError, MrcdError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
-from mrcd.loader import features
-from mrcd.loader.settings import settings
+from mrcd.kernel import features
+from mrcd.kernel.settings import settings
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.running_file import RUNNING_FILE
 

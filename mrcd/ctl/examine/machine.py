@@ -14,12 +14,11 @@ from pathlib import Path
 
 from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
 
-from mrcd.bpf import libbpf
-from mrcd.bpf.object_file import object_path
-from mrcd.bpf.verify import MAX_INSTRUCTIONS, verify
 from mrcd.ctl.examine import netdev
 from mrcd.errors import MachineError, MrcdError
-from mrcd.loader import features
+from mrcd.kernel import features, libbpf
+from mrcd.kernel.object_file import object_path
+from mrcd.kernel.verify import MAX_INSTRUCTIONS, verify
 from mrcd.net import drivers, other_programs, rps
 from mrcd.net.drivers import Device
 from mrcd.net.messages import Link
@@ -163,7 +162,7 @@ class Machine:
         return [name or _program(number) for number, name in other_programs.programs(ifindex, where)]
 
     def kernel_lacks(self) -> list[str]:
-        """Return the missing kernel features of mrcd/loader/features.py, in words."""
+        """Return the missing kernel features of mrcd/kernel/features.py, in words."""
         return features.lacking(features.kernel_has(), has_rps=rps.has_default_mask())
 
     def feature(self, name: str) -> bool | None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mrcd.kernel.enums import Drop
 from mrcd.net.link_state import LinkState
-from mrcd.tables.enums import Drop
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[Any]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
 from mrcd.health.diagnosis.refusals import Growth, by_reason
-from mrcd.tables.enums import Drop
+from mrcd.kernel.enums import Drop
 
 GREY_NS = 60_000_000_000
 """An EV with a loss of 1 % soon looks well to a few probes, returns, and is left again after some seconds."""

@@ -18,11 +18,11 @@ from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, OwnPlane, Ve
 from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.links.judge import grid
 from mrcd.health.probe_pace import unreachable_ns
+from mrcd.kernel.abi import STATUS_DETACHED
+from mrcd.kernel.columns import Columns
+from mrcd.kernel.enums import EvState, Reason
+from mrcd.kernel.pinned import Tables, is_detached
 from mrcd.net.link_state import LinkState, link_state
-from mrcd.tables.abi import STATUS_DETACHED
-from mrcd.tables.columns import Columns
-from mrcd.tables.enums import EvState, Reason
-from mrcd.tables.pinned import Tables, is_detached
 
 SLOW_NS = 2_000_000  # an EV is slow if its packets take so much longer than the fastest to the same peer
 _UNPROBED_NS = 5_000_000_000  # a new EV that answers no probe for so long has failed

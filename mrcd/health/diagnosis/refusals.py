@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from mrcd.tables.enums import Drop
+from mrcd.kernel.enums import Drop
 
 WRONG_KEY = (Drop.UNTAGGED, Drop.UNKNOWN_KEY, Drop.BAD_TAG)
 WRONG_CABLE = (Drop.WRONG_RECEIVER, Drop.WRONG_PLANE)

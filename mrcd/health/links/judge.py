@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
-from mrcd.tables.abi import MAX_PLANES
+from mrcd.kernel.abi import MAX_PLANES
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

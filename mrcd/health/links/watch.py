@@ -25,8 +25,8 @@ from mrcd.health.links.judge import (
     own_ratio,
     read,
 )
-from mrcd.tables.abi import MAX_PLANES
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.abi import MAX_PLANES
+from mrcd.kernel.pinned import Tables
 
 LEAST_INTERVAL_S = 0.1  # between two probes of a link
 WINDOW_S = 10  # of the loss,

@@ -13,8 +13,7 @@ from statistics import median
 
 from labkit.bench import packet_sender
 from labkit.cluster.observe import Document
-from mrcd.bpf import libbpf
-from mrcd.tables import abi
+from mrcd.kernel import abi, libbpf
 
 SETS = (16, 64, 256, 1024)  # peers
 RUN = 16  # packets to a peer before those to the next peer, as in a flow's bursts

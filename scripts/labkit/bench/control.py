@@ -15,8 +15,8 @@ from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from mrcd.ctl.terminal.render import count, percent
-from mrcd.tables import enums
-from mrcd.tables.pinned import Tables
+from mrcd.kernel import enums
+from mrcd.kernel.pinned import Tables
 
 _KINDS = tuple(kind.text for kind in enums.ProbeKind)
 

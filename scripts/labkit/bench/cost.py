@@ -32,10 +32,10 @@ from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import progstats
 from labkit.traffic.flow import Flow
-from mrcd.bpf import libbpf
 from mrcd.config.cluster_file import Encapsulation
 from mrcd.ctl.terminal.render import Column, table
 from mrcd.errors import MachineError
+from mrcd.kernel import libbpf
 
 HOSTS = 4096  # × 256 EVs: the full table
 PEER = 1

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from labkit.bench.bare_host import BareHost
 from labkit.cluster.observe import Document
 from labkit.places import REPOSITORY
-from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
+from mrcd.kernel import libbpf
 
 OBJECT = REPOSITORY / "build/counted.bpf.o"
 COUNTED = (

@@ -24,9 +24,9 @@ from labkit.entry import progress
 from labkit.measure.evorder import EvOrder, Seen
 from labkit.places import REPOSITORY
 from labkit.traffic.stream import Result, Stream
-from mrcd.bpf.object_file import OVERRIDE
 from mrcd.ctl.terminal.render import Column, count, table
 from mrcd.errors import MachineError
+from mrcd.kernel.object_file import OVERRIDE
 
 TIMES = 10
 RATE = 50_000  # packets per second

@@ -10,8 +10,8 @@ from labkit.cluster.api import Lab
 from mrcd.config.cluster_file import Config
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import plan
-from mrcd.tables import abi
-from mrcd.tables.pinned import Tables
+from mrcd.kernel import abi
+from mrcd.kernel.pinned import Tables
 
 _ETHERNET = 14
 _PROBE, _COUNT = 32, 8  # struct mrc_probe, struct mrc_count

@@ -21,11 +21,11 @@ from labkit.cluster import bringup, fabric, netns, processes
 from labkit.cluster.api import Lab
 from labkit.cluster.processes import Process
 from labkit.places import lab_object
-from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
-from mrcd.loader.dataplane import pin_directory
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables
+from mrcd.kernel import libbpf
+from mrcd.kernel.dataplane import pin_directory
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables
 
 HOST, SWITCH = "h0", "t0-0-0"
 PLANES, T1S, EVS = 4, 64, 256

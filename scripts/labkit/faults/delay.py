@@ -80,7 +80,7 @@ def stop(record: Path, pins: Path) -> None:
 def _divert(pins: Path, ends: Sequence[tuple[str, str]]) -> None:
     from labkit.cluster import netns
     from labkit.faults import fault_program
-    from mrcd.bpf import libbpf
+    from mrcd.kernel import libbpf
 
     pins.mkdir(parents=True)
     for namespace, port in ends:

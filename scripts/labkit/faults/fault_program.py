@@ -17,8 +17,8 @@ from labkit.faults.targets import Hook
 from labkit.faults.tc_hook import attach as attach_at
 from labkit.faults.tc_hook import remove
 from labkit.places import lab_object
-from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
+from mrcd.kernel import libbpf
 
 OBJECT = lab_object("fault")
 PROGRAM = "lab_fault"

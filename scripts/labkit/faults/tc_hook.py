@@ -8,8 +8,8 @@ import zlib
 
 from labkit.cluster import netns
 from labkit.faults.targets import Hook
-from mrcd.bpf import libbpf
 from mrcd.errors import KernelError
+from mrcd.kernel import libbpf
 
 _LINKS = {"ingress": libbpf.TCX_INGRESS, "egress": libbpf.TCX_EGRESS}
 _FILTERS = {"ingress": libbpf.TC_INGRESS, "egress": libbpf.TC_EGRESS}

@@ -27,15 +27,14 @@ from labkit.cluster.patience import EMULATED, patience
 from labkit.places import REPOSITORY
 from labkit.traffic import relay
 from labkit.traffic.stream import Stream
-from mrcd.bpf import verify
-from mrcd.bpf.object_file import object_path
 from mrcd.config import cluster_file
 from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.errors import MachineError
 from mrcd.fabric import topology
-from mrcd.loader import features
-from mrcd.loader.settings import settings
-from mrcd.tables.enums import KernelHas
+from mrcd.kernel import features, verify
+from mrcd.kernel.enums import KernelHas
+from mrcd.kernel.object_file import object_path
+from mrcd.kernel.settings import settings
 
 SMALL = {"hosts": 4, "hosts_per_t0": 2, "planes": 2, "t1": 2}
 SMALLEST = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}

@@ -23,8 +23,8 @@ from labkit.kernels import host, machine
 from labkit.kernels.host import Host, Nic
 from labkit.kernels.packages import Kernel
 from labkit.places import lab_object
-from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
+from mrcd.kernel import libbpf
 
 NAMES = ("h0", "h1")
 ADDRESSES = {4: {"h0": "10.99.0.1", "h1": "10.99.0.2"}, 6: {"h0": "fd00:99::1", "h1": "fd00:99::2"}}

@@ -13,9 +13,9 @@ from types import TracebackType
 from labkit.cluster.api import Lab
 from labkit.faults.tc_hook import Attached
 from labkit.places import lab_object
-from mrcd.bpf import libbpf
 from mrcd.config.sizes import MAX_EVS_PER_PEER
 from mrcd.errors import MachineError
+from mrcd.kernel import libbpf
 
 OBJECT = lab_object("evorder")
 PROGRAM = "lab_evorder"

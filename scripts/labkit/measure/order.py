@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from labkit.cluster import netns
 from labkit.places import lab_object
-from mrcd.bpf import libbpf
 from mrcd.errors import MachineError
+from mrcd.kernel import libbpf
 
 OBJECT = lab_object("order")
 BUCKETS = 32

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from mrcd.bpf import libbpf
+from mrcd.kernel import libbpf
 
 _RUN_TIME = 0  # enum bpf_stats_type
 _SCHED_CLS = 3  # enum bpf_prog_type

@@ -15,8 +15,8 @@ import struct
 import sys
 import time
 
-from mrcd.bpf import libbpf
-from mrcd.bpf.structs import TestRunOpts
+from mrcd.kernel import libbpf
+from mrcd.kernel.structs import TestRunOpts
 
 BATCH = 64  # frames per call: NAPI's budget
 _LIVE_FRAMES = 2  # BPF_F_TEST_XDP_LIVE_FRAMES

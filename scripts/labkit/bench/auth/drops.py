@@ -5,7 +5,7 @@ import contextlib
 
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.pinned import Tables
 
 
 def read(lab: Lab, host: str) -> dict[str, int]:

@@ -28,11 +28,11 @@ from labkit.entry import progress
 from labkit.measure import goodput, progstats
 from labkit.places import REPOSITORY, end_program
 from labkit.traffic.flow import Flow
-from mrcd.bpf import libbpf
 from mrcd.ctl.terminal.render import Column, percent, table
 from mrcd.errors import MachineError
 from mrcd.fabric import srv6
 from mrcd.fabric.wire import MRC
+from mrcd.kernel import libbpf
 from mrcd.net.routes import with_function
 
 RATE = 1_000_000  # packets per second

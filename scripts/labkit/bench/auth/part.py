@@ -25,8 +25,8 @@ from labkit.traffic.stream import Stream
 from mrcd.auth import secrets_file
 from mrcd.config.cluster_file import Granularity
 from mrcd.ctl.terminal.render import Column, percent, table
-from mrcd.tables.enums import AuthMode
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.enums import AuthMode
+from mrcd.kernel.pinned import Tables
 
 RATE = 10_000  # packets per second of an attack
 SECONDS = 30.0  # of each attack

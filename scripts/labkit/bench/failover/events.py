@@ -28,7 +28,7 @@ from labkit.entry import progress
 from labkit.measure import goodput
 from labkit.traffic.flow import Flow
 from mrcd.errors import MachineError
-from mrcd.tables.enums import EvState
+from mrcd.kernel.enums import EvState
 
 BIN_NS = 10_000_000  # bins of the flows of holes.py,
 FINE_NS = 1_000_000  # and of those here

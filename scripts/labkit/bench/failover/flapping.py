@@ -10,7 +10,7 @@ from labkit.bench.failover.kinds import Kind, Place
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
-from mrcd.tables.enums import EvState
+from mrcd.kernel.enums import EvState
 
 KIND = Kind("flapping", "a T1 fails and returns, 13 times a minute", "t1:{plane}:{t1}")
 PERIOD_S = 60 / 13

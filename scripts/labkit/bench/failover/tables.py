@@ -14,8 +14,8 @@ from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from mrcd.config.cluster_file import Host
 from mrcd.fabric import topology
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables
 
 Bools = NDArray[np.bool_]
 _WELL = (EvState.GOOD, EvState.SKIP)

@@ -30,7 +30,7 @@ from labkit.places import end_program
 from mrcd.config import cluster_file
 from mrcd.ctl.terminal.render import Column, table
 from mrcd.errors import MachineError
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.pinned import Tables
 
 RATE = 1000  # packets per second to each peer
 BURSTS = {1: 1, 256: 8, 1000: 8}  # busy peers → packets of a burst; two cores cannot send that many single packets

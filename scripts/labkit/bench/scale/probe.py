@@ -17,7 +17,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.health import grey_loss
 from mrcd.health.events import EventLog
 from mrcd.health.peers import PeerWatch
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.pinned import Tables
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TABLES = "anon_inode:bpf-map"

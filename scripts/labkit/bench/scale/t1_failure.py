@@ -12,8 +12,8 @@ from labkit.cluster.emulated_peers import EmulatedPeers
 from labkit.cluster.observe import Document
 from labkit.entry import progress
 from mrcd.errors import MachineError
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables
 
 IDLE_S, TRAFFIC_S = (
     2.0,

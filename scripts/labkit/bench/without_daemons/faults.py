@@ -20,7 +20,7 @@ from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from mrcd.errors import MachineError
 from mrcd.health import hold_down
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel.enums import EvState, Reason
 
 WAYS: tuple[Pair, Pair] = (FLOW, FLOW[::-1])
 BROKEN_S = (1.5, 2.5)  # long enough for probes to be a second apart

@@ -3,8 +3,8 @@
 
 from mrcd.fabric import links
 from mrcd.fabric.topology import Plan
-from mrcd.tables import abi, enums
-from mrcd.tables.enums import EvState, Reason
+from mrcd.kernel import abi, enums
+from mrcd.kernel.enums import EvState, Reason
 
 PREFIXES_MAX = 65536
 _MIN_ROWS, _ROWS_STEP = 64, 8  # of the peers' tables

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.bpf import btf, libbpf
 from mrcd.errors import MachineError
-from mrcd.tables.enums import EvState
-from mrcd.tables.pinned import Tables
+from mrcd.kernel import btf, libbpf
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables
 
 _PEER = ("heard_ns", "plane_mask", "plane_mask_ns", "status", "generation")
 _PEER_IF_KNOWN = ("key_ids", "plain_ns")  # older versions have none of these, nor mrc_auths

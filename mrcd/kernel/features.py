@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from mrcd.tables.enums import KernelHas
+from mrcd.kernel.enums import KernelHas
 
 _BTF = Path("/sys/kernel/btf/vmlinux")
 _NAMES = {

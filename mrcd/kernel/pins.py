@@ -8,8 +8,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from mrcd.bpf import libbpf
 from mrcd.errors import KernelError, MachineError
+from mrcd.kernel import libbpf
 
 BPFFS_MAGIC = 0xCAFE4A11
 

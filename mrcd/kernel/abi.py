@@ -6,15 +6,16 @@ A test compares every offset and size with the BTF of the compiled object.
 
 import numpy as np
 
+from mrcd.config.sizes import BALLAST as BALLAST
+from mrcd.config.sizes import KEY_IDS as KEY_IDS
+from mrcd.config.sizes import MAX_PLANES as MAX_PLANES
+from mrcd.config.sizes import SPORT_BASE as SPORT_BASE
+from mrcd.config.sizes import SRH_MAX as SRH_MAX
 from mrcd.versions import ABI_VERSION as ABI_VERSION
 from mrcd.versions import WIRE_VERSION as WIRE_VERSION
 
-MAX_PLANES = 8
 EV_WORDS = 4
-SRH_MAX = 88
-SPORT_BASE = 0xC000
 REPORT_EVS = 128
-BALLAST = 64
 TIMER_NS = 1_000_000
 MERGE_QUEUES = 16
 EVENT_IDLE_TIMEOUT = 0xFFFF
@@ -28,7 +29,6 @@ BUCKETS = 256
 STATUS_DETACHED = 0x1
 STATUS_PLAIN = 0x2
 STATUS_TAGS_ONLY = 0x4
-KEY_IDS = 2
 REPLAY_WORDS = 64
 
 _u8, _u16, _u32, _u64 = np.uint8, np.uint16, np.uint32, np.uint64

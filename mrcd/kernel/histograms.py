@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.tables.abi import BUCKETS
-from mrcd.tables.enums import Histogram
+from mrcd.kernel.abi import BUCKETS
+from mrcd.kernel.enums import Histogram
 
 Counts = NDArray[np.uint64]  # (BUCKETS,)
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mrcd.bpf import libbpf
-from mrcd.bpf.pins import PinDescriptors
-from mrcd.bpf.structs import LinkInfo
 from mrcd.errors import KernelError
+from mrcd.kernel import libbpf
+from mrcd.kernel.pins import PinDescriptors
+from mrcd.kernel.structs import LinkInfo
 
 Point = Literal["ingress", "egress", "xdp", "xdp-generic", "tracepoint"]
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mrcd.bpf.structs import LinkCreateOpts, LinkInfo, MapInfo, ProgramHead, TcHook, TcOpts, TestRunOpts
 from mrcd.errors import KernelError, MachineError
+from mrcd.kernel.structs import LinkCreateOpts, LinkInfo, MapInfo, ProgramHead, TcHook, TcOpts, TestRunOpts
 
 Info = TypeVar("Info", bound=ct.Structure)
 

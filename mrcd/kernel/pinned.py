@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.bpf import btf, libbpf, ring_buffer
 from mrcd.errors import KernelError, MachineError
-from mrcd.tables import abi, enums
+from mrcd.kernel import abi, btf, enums, libbpf, ring_buffer
 
 
 class Tables:
@@ -27,8 +26,6 @@ class Tables:
     watches (peers,) abi.WATCH                clock   () abi.CLOCK
     auths  (peers,) abi.AUTH                  replays (peers,) abi.REPLAY
     links  (rows × 8 planes,) abi.LINK
-
-    Many attributes because each pinned table is one.
     """
 
     def __init__(self, pins: Path, *, writable: bool) -> None:

@@ -5,9 +5,9 @@ import ctypes as ct
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrcd.bpf import libbpf
-from mrcd.bpf.structs import ProgramInfo
 from mrcd.errors import KernelError
+from mrcd.kernel import libbpf
+from mrcd.kernel.structs import ProgramInfo
 
 MAX_INSTRUCTIONS = 1_000_000  # BPF_COMPLEXITY_LIMIT_INSNS of include/linux/bpf.h, since Linux 5.2
 
@@ -32,7 +32,7 @@ def programs_of(obj: int) -> dict[str, int]:
 
 
 def verify(path: Path, settings: bytes) -> list[Verdict]:
-    """Returns a verdict per program, in the object's order. `settings`: its .rodata, by loader/settings.py."""
+    """Returns a verdict per program, in the object's order. `settings`: its .rodata, by kernel/settings.py."""
     obj = libbpf.open_object(path)
     try:
         names = list(programs_of(obj))

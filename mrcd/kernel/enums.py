@@ -3,7 +3,7 @@
 
 from enum import IntEnum, IntFlag
 
-from mrcd.tables.abi import MAX_PLANES
+from mrcd.kernel.abi import MAX_PLANES
 
 
 class _Named(IntEnum):

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.tables.abi import EV_WORDS
-from mrcd.tables.enums import EvState
+from mrcd.kernel.abi import EV_WORDS
+from mrcd.kernel.enums import EvState
 
 
 class Columns:

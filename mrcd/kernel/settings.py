@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from mrcd.config.agreed import fingerprint
 from mrcd.fabric.topology import Plan
-from mrcd.tables import abi, enums
+from mrcd.kernel import abi, enums
 
 
 def settings(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mrcd.bpf import libbpf
+from mrcd.kernel import libbpf
 
 _INT, _ARRAY, _STRUCT, _ENUM = 1, 3, 4, 6
 _ALIASES = (8, 9, 10, 11)  # typedef, volatile, const, restrict

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mrcd.bpf import libbpf
-from mrcd.bpf.structs import LinkInfo, ProgramInfo
 from mrcd.errors import KernelError, MachineError
+from mrcd.kernel import libbpf
+from mrcd.kernel.structs import LinkInfo, ProgramInfo
 
 Document = dict[str, Any]
 

@@ -17,19 +17,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.bpf import btf, libbpf
-from mrcd.bpf.object_file import object_path
-from mrcd.bpf.pins import PinDescriptors, ensure_bpffs, locked, remove, version_of
 from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.fabric.topology import Plan
-from mrcd.loader import features
-from mrcd.loader.links import Links
-from mrcd.loader.migration import migrate
-from mrcd.loader.settings import classes, settings
-from mrcd.loader.table_sizes import table_sizes
-from mrcd.tables import abi
-from mrcd.tables.enums import EvState, Reason
-from mrcd.tables.pinned import Tables, change_field, read_node
+from mrcd.kernel import abi, btf, features, libbpf
+from mrcd.kernel.enums import EvState, Reason
+from mrcd.kernel.links import Links
+from mrcd.kernel.migration import migrate
+from mrcd.kernel.object_file import object_path
+from mrcd.kernel.pinned import Tables, change_field, read_node
+from mrcd.kernel.pins import PinDescriptors, ensure_bpffs, locked, remove, version_of
+from mrcd.kernel.settings import classes, settings
+from mrcd.kernel.table_sizes import table_sizes
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ Unread records stay for the next daemon; mrcctl can show them meanwhile.
 import mmap
 import struct
 
-from mrcd.bpf import libbpf
+from mrcd.kernel import libbpf
 
 _PAGE = mmap.PAGESIZE
 _HEADER = 8
