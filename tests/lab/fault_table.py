@@ -28,9 +28,9 @@ from mrcd.errors import MachineError, MrcdError
 LAB = {"hosts": 6, "hosts_per_t0": 2, "planes": 3, "t1": 3}
 HOSTS = tuple(f"h{i}" for i in range(LAB["hosts"]))
 RATE = 400  # packets per second from each host to each other one
-QUICK_S, GREY_S = 5.0, 60.0
+QUICK_S, GREY_S = 60.0, 120.0  # wide: a test ends as soon as the hosts name the fault
 POLL_S = 0.4
-_WELL_S = patience(120.0)  # a grey loss is remembered for a minute
+_WELL_S = patience(240.0)  # a grey loss is remembered for a minute
 
 Change = Callable[[Lab], object]
 Alerts = Mapping[str, tuple[str, ...]]

@@ -29,8 +29,8 @@ PACE = Pace(factor=150, least_for_s=8, most_for_s=8, least_range_s=1.5, scrape_s
 # On busy CPUs a daemon takes 5 s to restart. A loss of 1 % is found EV by EV, within half a minute. MrcReplaceCable is
 # due for longer (15 minutes) than the range that it sums up (5 minutes): a short loss fills that range.
 PACE_OF_ALL = Pace(factor=10, least_for_s=10, most_for_s=90, least_range_s=4, scrape_s=0.5)
-WITHIN_S, WITHIN_S_OF_ALL = 30.0, 120.0
-_OVER_S = 60.0
+WITHIN_S, WITHIN_S_OF_ALL = 90.0, 120.0
+_OVER_S = 180.0
 _SUBJECTS = ("target", "peer", "host", "plane")  # labels whose values an alert's summary must name
 _FORGOTTEN_LATE = "MrcImpaired"
 

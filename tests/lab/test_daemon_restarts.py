@@ -175,7 +175,7 @@ def test_a_nic_that_goes_down_and_returns_is_used_again() -> None:
         wait_until("plane 1 is down", lambda: not mrcctl(lab, "h0", "status")["planes"][1]["up"])
         tcp_transfer(lab, 4, size=1_000_000, target=1)
         lab.exec("h0", ["ip", "link", "set", "p1", "up"], check=True)
-        wait_until("all EVs are GOOD again", lambda: all_good(lab), 15)
+        wait_until("all EVs are GOOD again", lambda: all_good(lab))
         tcp_transfer(lab, 6, size=1_000_000, target=1)
 
 
@@ -214,7 +214,7 @@ def test_paths_listed_one_by_one_work_with_and_without_srh() -> None:
         for host in ("h0", "h1"):
             _kill(lab, host, signal.SIGTERM)
         lab.up(**TWO_HOSTS)
-        wait_until("all EVs are GOOD", lambda: all_good(lab), 15)
+        wait_until("all EVs are GOOD", lambda: all_good(lab))
         paths = mrcctl(lab, "h0", "paths", "--peer", "h1")
         assert [(p["plane"], p["segments"]) for p in paths] == listed
         tcp_transfer(lab, 4, target=1)
@@ -341,7 +341,7 @@ def test_one_bad_nic_does_not_stop_the_others(healthy: Lab) -> None:
     finally:
         ip("link", "set", "p1", "mtu", "9100")
         ip("link", "set", "p2", "up")
-    wait_until("all EVs are GOOD", lambda: all_good(healthy), 20)
+    wait_until("all EVs are GOOD", lambda: all_good(healthy))
     before = _total(healthy)
     tcp_transfer(healthy, 4)
     assert _total(healthy) > before + 500

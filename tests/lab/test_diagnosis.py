@@ -132,7 +132,7 @@ def test_a_dead_t1_is_one_event_when_it_begins_and_one_when_it_ends(lab: Lab) ->
     wait_until("h0 tells of it", lambda: fault_events(lab, "h0", seen))
     failed = [e for e in mrcctl(lab, "h0", "events")[seen:] if e["kind"] == "ev" and e["to"] == "ASSUMED_BAD"]
     lab.heal()
-    wait_until("h0 tells of its end", lambda: fault_events(lab, "h0", seen)[-1][2] == "gone", 30)
+    wait_until("h0 tells of its end", lambda: fault_events(lab, "h0", seen)[-1][2] == "gone")
     assert len(failed) > 1
     assert fault_events(lab, "h0", seen) == [("t1", "t1:0:1", "present"), ("t1", "t1:0:1", "gone")]
     wait_until_well(lab)

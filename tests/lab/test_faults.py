@@ -8,11 +8,10 @@ from tests.lab.flows import STANDSTILL_MS, Flow
 PAIRS = [("h0", "h2"), ("h0", "h3"), ("h1", "h2"), ("h1", "h3")]  # across the T0s
 
 
-def _wait_state(lab: Lab, host: str, peer: str, evs: set[int], state: str, timeout_s: float = 30.0) -> None:
+def _wait_state(lab: Lab, host: str, peer: str, evs: set[int], state: str) -> None:
     wait_until(
         f"EVs {evs} of {host} → {peer} are {state}",
         lambda: {e for e, s in states(lab, host, peer).items() if s == state} >= evs,
-        timeout_s,
     )
 
 
@@ -116,7 +115,7 @@ def test_hold_down_doubles_while_a_path_flaps(healthy: Lab) -> None:
         healthy.fail("link:0:0:3")
         _wait_state(healthy, "h0", "h2", {3}, "ASSUMED_BAD")
         healthy.heal()
-        _wait_state(healthy, "h0", "h2", {3}, "GOOD", 20)
+        _wait_state(healthy, "h0", "h2", {3}, "GOOD")
     held = [
         e["evidence"]["hold_down_ms"]
         for e in mrcctl(healthy, "h0", "events")
@@ -137,4 +136,4 @@ def test_the_last_ev_stays_in_use(healthy: Lab) -> None:
     assert [p["ev"] for p in usable] == [10]  # ev_min_active is 4, but nothing arrives on the others
     healthy.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.3"], check=True)
     healthy.heal()
-    wait_until("all EVs are GOOD again", lambda: all_good(healthy), 30)
+    wait_until("all EVs are GOOD again", lambda: all_good(healthy))

@@ -52,9 +52,9 @@ def whole(lab: Lab, etcd: EtcdMembers) -> Iterator[EtcdMembers]:
     def restore() -> None:
         etcd.start()
         lab.heal()
-        wait_until("etcd answers all hosts", lambda: all(_connected(lab, h) for h in lab.fabric.hosts), 30)
+        wait_until("etcd answers all hosts", lambda: all(_connected(lab, h) for h in lab.fabric.hosts))
         assert fleet(lab, "h1", "allow", "--all")["done"]
-        wait_until("all EVs are GOOD", lambda: all_good(lab), 30)
+        wait_until("all EVs are GOOD", lambda: all_good(lab))
 
     restore()
     yield etcd
@@ -174,7 +174,7 @@ def test_without_etcd_daemons_restart_and_go_on_with_what_they_knew(lab: Lab, wh
     generation = put(lab, "h0", text + "# the last\n")["generation"]
     with Streams(lab, RATE) as load:
         whole.kill()
-        wait_until("all miss etcd", lambda: not any(_connected(lab, h) for h in lab.fabric.hosts), 30)
+        wait_until("all miss etcd", lambda: not any(_connected(lab, h) for h in lab.fabric.hosts))
         assert denied_everywhere(lab)
         pids = {h: lab.daemon_pid(h) for h in lab.fabric.hosts}
         for host, pid in pids.items():
@@ -190,5 +190,5 @@ def test_without_etcd_daemons_restart_and_go_on_with_what_they_knew(lab: Lab, wh
         assert load.finish()[1] == 0
     assert "etcd is away" in refused(lab, "h0", "deny", "t1:0:0")
     whole.start()
-    wait_until("etcd answers all hosts", lambda: all(_connected(lab, h) for h in lab.fabric.hosts), 30)
+    wait_until("etcd answers all hosts", lambda: all(_connected(lab, h) for h in lab.fabric.hosts))
     assert fleet(lab, "h0", "status")["file"]["generation"] == generation

@@ -28,7 +28,7 @@ def _carry_on(lab: Lab) -> None:
             flow.poll(0)
             return _bad(lab, "h0", "h2") == _bad(lab, "h2", "h0") == every.keys() - SURVIVORS
 
-        wait_until("all but two EVs are left, both ways", left, 30)
+        wait_until("all but two EVs are left, both ways", left)
         flow.poll(1)
         begin_ns = max(flow.bins)
         for _ in range(SECONDS):
@@ -38,7 +38,7 @@ def _carry_on(lab: Lab) -> None:
             assert {p["ev"] for p in paths if p["usable"]} == SURVIVORS
         end_ns = max(flow.bins)
         lab.heal()
-        wait_until("all EVs are GOOD again", lambda: all_good(lab), 30)
+        wait_until("all EVs are GOOD again", lambda: all_good(lab))
         flow.finish()
     received = goodput.regular(flow.bins, begin_ns, end_ns, S)
     assert len(received) >= SECONDS - 2

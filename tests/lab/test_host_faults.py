@@ -52,7 +52,7 @@ def test_a_nic_that_returns_as_another_interface_is_used_again(small: Lab) -> No
         lines = render.configure(fabric.nodes[node])
         netns.batch_in(fabric.namespace(node), ("ip", "-6"), lines)
     assert number() != before
-    wait_until("all EVs are GOOD again", lambda: all_good(small), 20)
+    wait_until("all EVs are GOOD again", lambda: all_good(small))
     assert mrcctl(small, "h0", "status")["planes"][1]["ifindex"] == number()
     tcp_transfer(small, 6, size=1_000_000, target=1)
     sent = {p["plane"] for p in mrcctl(small, "h0", "paths") if p["tx_packets"]}
@@ -112,7 +112,7 @@ def _deny_on_a_full_disk(lab: Lab, run_dir: Path) -> None:
     assert [p["ev"] for p in denied["paths"]] == [0]
     assert not (run_dir / "denials.json").exists()
     (run_dir / "filler").unlink()
-    wait_until("the denial is in the file", (run_dir / "denials.json").exists, 20)
+    wait_until("the denial is in the file", (run_dir / "denials.json").exists)
     done = lab.exec("h0", [*control, "allow", "ev:0"], check=True)
     assert done.stderr == ""
 
@@ -153,7 +153,7 @@ def test_a_missing_bpf_file_system_is_mounted_again(small: Lab, tmp_path: Path) 
         assert os.path.ismount(bpffs)
         links = {p.name for p in (pin_directory(bpffs) / "links").iterdir()}
         assert links == {"push-egress", "push-ingress", "probe-egress", "timer-ingress", "unsent", "pop-0", "pop-1"}
-        wait_until("all EVs are GOOD", lambda: all_good(small), 20)
+        wait_until("all EVs are GOOD", lambda: all_good(small))
         tcp_transfer(small, 4, size=1_000_000, target=1)
     finally:
         child.terminate()

@@ -14,7 +14,6 @@ from labkit.cluster.observe import client
 from tests.lab.conftest import a_lab, all_good, wait_until
 
 SMALL = {"hosts": 4, "planes": 2, "t1": 2, "health": {"hold_down_ms": 100, "hold_down_max_ms": 500}}
-SHOWN_S, OVER_S = 10, 20
 Bad = dict[str, str]
 
 
@@ -22,7 +21,7 @@ Bad = dict[str, str]
 def links_lab() -> Iterator[Lab]:
     """Four hosts, two planes of two T1s. EVs return soon."""
     with a_lab("links", **SMALL) as made:
-        wait_until("all links are ok", lambda: bad(made) == {}, SHOWN_S)
+        wait_until("all links are ok", lambda: bad(made) == {})
         yield made
 
 
@@ -36,16 +35,16 @@ def bad(lab: Lab, host: str = "h0") -> Bad:
     return {r["link"]: r["state"] for r in rows(lab, host) if r["state"] != "ok"}
 
 
-def expect(lab: Lab, expected: Bad, host: str = "h0", timeout_s: float = SHOWN_S) -> None:
-    wait_until(f"the bad links of {host} are {expected}", lambda: bad(lab, host) == expected, timeout_s)
+def expect(lab: Lab, expected: Bad, host: str = "h0") -> None:
+    wait_until(f"the bad links of {host} are {expected}", lambda: bad(lab, host) == expected)
 
 
 def heal(lab: Lab) -> None:
     """Heals all faults, and waits until every link and every EV is well."""
     lab.heal()
     for host in lab.fabric.hosts:
-        expect(lab, {}, host, OVER_S)
-    wait_until("all EVs are GOOD", lambda: all_good(lab), 30)
+        expect(lab, {}, host)
+    wait_until("all EVs are GOOD", lambda: all_good(lab))
 
 
 def row(lab: Lab, link: str) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def row(lab: Lab, link: str) -> dict[str, Any]:
 
 
 def wait_direction(lab: Lab, link: str, direction: str) -> None:
-    wait_until(f"{link} loses packets {direction}", lambda: row(lab, link)["direction"] == direction, SHOWN_S)
+    wait_until(f"{link} loses packets {direction}", lambda: row(lab, link)["direction"] == direction)
 
 
 def test_a_dead_link_is_seen_by_all_hosts_under_its_t0_and_by_no_other(links_lab: Lab) -> None:
@@ -78,7 +77,7 @@ def test_a_dead_t1_is_seen_as_dead_links_under_both_t0s(links_lab: Lab) -> None:
 def test_a_lossy_link_is_told_with_its_loss(links_lab: Lab) -> None:
     links_lab.fail("link:1:0:1", drop=0.2)  # of 36 % of the probes, which cross it twice
     expect(links_lab, {"link:1:0:1": "lossy"})
-    wait_until("its loss is known", lambda: 0.2 < row(links_lab, "link:1:0:1")["recent_loss_ratio"] < 0.5, SHOWN_S)
+    wait_until("its loss is known", lambda: 0.2 < row(links_lab, "link:1:0:1")["recent_loss_ratio"] < 0.5)
     found = links_lab.exec("h0", ["mrcctl", "links", "-i", "2", "--plane", "1", "--json"])
     assert found.returncode == 1
     over = {r["link"]: r for r in json.loads(found.stdout)["links"]}
@@ -98,7 +97,7 @@ def test_loss_of_the_nic_is_not_that_of_the_links_behind_it(links_lab: Lab) -> N
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_the_direction_of_a_loss_is_told(links_lab: Lab, target: str, direction: Any) -> None:
     links_lab.fail(target, direction=direction)
-    wait_until(f"{target} is dead", lambda: bad(links_lab).get(target) == "dead", SHOWN_S)
+    wait_until(f"{target} is dead", lambda: bad(links_lab).get(target) == "dead")
     wait_direction(links_lab, target, direction)
     heal(links_lab)
 
@@ -130,4 +129,4 @@ def test_links_answer_from_the_tables_while_mrcd_is_down(links_lab: Lab) -> None
     assert {r["state"] for r in document["links"]} == {"unknown"}
     assert all(r["probes"] > 0 for r in document["links"])
     links_lab.up(**SMALL)
-    expect(links_lab, {}, "h1", OVER_S)
+    expect(links_lab, {}, "h1")

@@ -91,4 +91,4 @@ def test_without_the_daemon_mrcctl_reads_the_tables_and_the_ring(lab: Lab, tmp_p
     finally:
         lab.heal()
         lab.up(**TWO_HOSTS)
-    wait_until("all EVs are GOOD", lambda: all_good(lab), 20)
+    wait_until("all EVs are GOOD", lambda: all_good(lab))

@@ -57,7 +57,7 @@ def test_a_path_that_drops_long_packets_is_left_and_does_not_return(healthy: Lab
             healthy.exec(T0, [*link[:-1], was], check=True)
     ours = [e for e in mrcctl(healthy, "h0", "events") if e.get("reason") == "icmp_error" and e["ev"] == EV]
     assert ours[-1]["evidence"]["icmp"] == "packet too big for a link of the path"
-    wait_until("it is back", lambda: states(healthy, "h0", "h2")[EV] == "GOOD", timeout_s=20)
+    wait_until("it is back", lambda: states(healthy, "h0", "h2")[EV] == "GOOD")
 
 
 def test_a_congested_path_is_skipped_and_stays_in_use(healthy: Lab) -> None:

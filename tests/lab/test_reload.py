@@ -56,7 +56,7 @@ def file(healthy: Lab) -> Iterator[File]:
         mrcctl(healthy, "h0", "allow", "--all")
     for host in healthy.fabric.hosts:
         reload(healthy, host, "--force")
-    wait_until("all EVs are GOOD", lambda: all_good(healthy), 20)
+    wait_until("all EVs are GOOD", lambda: all_good(healthy))
 
 
 def _refused(lab: Lab, *arguments: str) -> str:

@@ -203,4 +203,4 @@ def test_systemd_analyze_reports_no_error(running: Machine) -> None:
 def test_the_peer_sees_all_evs_good_at_the_end(fabric: Lab, running: Machine) -> None:
     """The last test of this module."""
     running.run("systemctl", "restart", "mrcd")
-    wait_until("all EVs are GOOD", lambda: {p["state"] for p in mrcctl(fabric, "h1", "paths")} == {"GOOD"}, 15)
+    wait_until("all EVs are GOOD", lambda: {p["state"] for p in mrcctl(fabric, "h1", "paths")} == {"GOOD"})

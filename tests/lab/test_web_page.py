@@ -52,7 +52,7 @@ def test_a_dead_t1_is_one_bad_cell(healthy: Lab) -> None:
     assert found["level"] == "critical"
     assert any("ASSUMED_BAD" in line["text"] for line in found["events"])
     healthy.heal()
-    wait_until("all is well again", lambda: document(healthy)["headline"] == "All well", 30)
+    wait_until("all is well again", lambda: document(healthy)["headline"] == "All well")
 
 
 def test_rates_are_those_of_the_nics(healthy: Lab) -> None:
