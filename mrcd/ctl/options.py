@@ -79,11 +79,11 @@ def wide_option(command: F) -> F:
 
 
 def prometheus_options(command: F) -> F:
-    """Add --prometheus and --http-config. The command gets `server`, a mrcd.fleet.prometheus.Prometheus."""
+    """Add --prometheus and --http-config. The command gets `server`, a mrcd.prometheus.Prometheus."""
 
     @functools.wraps(command)
     def with_server(*args: Any, url: str, http_config: Path | None, **given: Any) -> Any:
-        from mrcd.fleet.prometheus import HttpConfig, Prometheus, read_config
+        from mrcd.prometheus import HttpConfig, Prometheus, read_config
 
         config = read_config(http_config) if http_config else HttpConfig()
         timeout = click.get_current_context().ensure_object(Options).timeout

@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Works on all hosts.
-
-member.py takes the cluster file and denials from etcd; prometheus.py asks Prometheus; localise/ finds bad links.
-"""
+"""Takes the cluster file and denials of all hosts from etcd, and reports what this host makes of them."""

@@ -11,7 +11,7 @@ from click.testing import Result
 
 from mrcd.config import cluster_file
 from mrcd.ctl.commands.fabric import FORMATS as NAMES
-from mrcd.fabric.switches.formats import FORMATS
+from mrcd.planner.switches.formats import FORMATS
 
 Mrcctl = Callable[..., Result]
 SIZES = ("--hosts", "12", "--planes", "2", "--radix", "8")

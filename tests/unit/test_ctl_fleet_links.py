@@ -15,9 +15,9 @@ import pytest
 from click.testing import Result
 
 from mrcd.ctl.documents.fleet_links import links_lines
-from mrcd.fleet.localise.document import differing_hosts
-from mrcd.fleet.localise.read import Selection
-from mrcd.fleet.prometheus import HttpConfig, Prometheus, one_of, read_config
+from mrcd.fleet_links.document import differing_hosts
+from mrcd.fleet_links.read import Selection
+from mrcd.prometheus import HttpConfig, Prometheus, one_of, read_config
 
 Mrcctl = Callable[..., Result]
 

@@ -14,7 +14,7 @@ from click.testing import Result
 
 from mrcd.ctl.main import cli
 from mrcd.ctl.packets.tally import Tally
-from mrcd.fleet.check.samples import HostSample, Samples
+from mrcd.fleet_check.samples import HostSample, Samples
 from tests.unit.canned_daemon import BAD_PATH, EVENT, HISTOGRAM, KEYS, LINK, PATH, PEER, STATUS, Daemon
 from tests.unit.test_fleet_report import document, said
 
@@ -143,8 +143,8 @@ def terminal(
     for where, made in {
         "mrcd.ctl.packets.probe.run": lambda *given, **options: PROBED,
         "mrcd.ctl.packets.trace.run": lambda *given, **options: TRACED,
-        "mrcd.fleet.check.read.read": lambda *given: Samples({NAME: HostSample(attached=False)}),
-        "mrcd.fleet.localise.document.localised": lambda *given: LOCALISED,
+        "mrcd.fleet_check.read.read": lambda *given: Samples({NAME: HostSample(attached=False)}),
+        "mrcd.fleet_links.document.localised": lambda *given: LOCALISED,
         "mrcd.ctl.examine.command.doctor": lambda *given: EXAMINED,
         "mrcd.ctl.examine.command.preflight": lambda *given: EXAMINED,
     }.items():

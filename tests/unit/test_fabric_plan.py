@@ -10,9 +10,10 @@ import pytest
 
 from mrcd.config import cluster_file
 from mrcd.errors import UsageError
-from mrcd.fabric import failures, topology
-from mrcd.fabric.fabric_plan import FabricPlan, Wanted, plan
-from mrcd.fabric.switches.formats import FORMATS
+from mrcd.fabric import topology
+from mrcd.planner import failures
+from mrcd.planner.fabric_plan import FabricPlan, Wanted, plan
+from mrcd.planner.switches.formats import FORMATS
 
 LARGEST = Wanted(hosts=16_384, planes=8, radix=256)
 

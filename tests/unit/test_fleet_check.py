@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mrcd.ctl.documents.fleet_check import check_lines
-from mrcd.fleet.check.findings import Level, Limits
-from mrcd.fleet.check.judge import Verdict, judge
-from mrcd.fleet.check.samples import HostSample, Named, Samples
+from mrcd.fleet_check.findings import Level, Limits
+from mrcd.fleet_check.samples import HostSample, Named, Samples
+from mrcd.fleet_check.verdict import Verdict, judge
 
 WANTED = [f"gpu{i}" for i in range(1, 9)]  # four under each of two T0s
 WELL = {

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from mrcd.fleet.check.read import read
-from mrcd.fleet.prometheus import Prometheus, Sample
+from mrcd.fleet_check.read import read
+from mrcd.prometheus import Prometheus, Sample
 
 # As a server has them that merges two others, with a label for each; and a second job scrapes the same pages.
 COPIES = ["job='mrcd',replica='a'", "job='mrcd',replica='b'", "job='all',replica='a'"]

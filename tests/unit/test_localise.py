@@ -10,10 +10,10 @@ from labkit.bench.localise import part, traffic
 from labkit.bench.localise.simulate import Fault, Simulation, directions
 from labkit.bench.localise.traffic import Fabric
 from labkit.bench.localise.voting import vote
-from mrcd.fleet.localise.counts import Fleet, HostSums, Sums
-from mrcd.fleet.localise.elements import Direction, Element, Kind
-from mrcd.fleet.localise.likelihood import NOTHING, Cells, Fit, Views, fit
-from mrcd.fleet.localise.search import Found, Result, better, localise
+from mrcd.fleet_links.counts import Fleet, HostSums, Sums
+from mrcd.fleet_links.elements import Direction, Element, Kind
+from mrcd.fleet_links.likelihood import NOTHING, Cells, Fit, Views, fit
+from mrcd.fleet_links.search import Found, Result, better, localise
 
 FABRIC = Fabric(planes=4, t0s=8, t1s=8, hosts_per_t0=32, slots=8)
 UP, DOWN, BOTH = Direction.UP, Direction.DOWN, Direction.BOTH

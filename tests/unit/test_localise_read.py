@@ -8,11 +8,11 @@ from typing import cast
 import numpy as np
 import pytest
 
-from mrcd.fleet.localise.document import HISTORY_S, _History
-from mrcd.fleet.localise.elements import Direction, Element, Kind
-from mrcd.fleet.localise.read import HOST, Names, Reader
-from mrcd.fleet.localise.search import localise
-from mrcd.fleet.prometheus import Prometheus, Sample, Series
+from mrcd.fleet_links.document import HISTORY_S, _History
+from mrcd.fleet_links.elements import Direction, Element, Kind
+from mrcd.fleet_links.read import HOST, Names, Reader
+from mrcd.fleet_links.search import localise
+from mrcd.prometheus import Prometheus, Sample, Series
 
 MOST_STEPS = 11_000  # of Prometheus' API, in one answer
 

@@ -3,13 +3,21 @@
 
 import ast
 import graphlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 MRCD = Path(__file__).parents[2] / "mrcd"
-LAYERS = "errors heap lock_file versions|config|fabric|kernel|auth|net|health|view|denials|fleet|daemon|api|main|ctl"
+LAYERS = (
+    "errors heap lock_file versions|config|fabric|kernel|auth|net|health|view|denials|fleet|daemon|api|main"
+    "|planner fleet_links fleet_check prometheus|ctl"
+)
 LEVELS = {name: level for level, names in enumerate(LAYERS.split("|")) for name in names.split()}
 FORBIDDEN = {("ctl", "mrcd.daemon.daemon")}  # mrcctl works without the daemon's code
+NOT_THE_HOSTS = ("mrcd.planner", "mrcd.fleet_links", "mrcd.fleet_check", "mrcd.prometheus")  # need no mrcd on the host
 
 
 def module_of(path: Path) -> str:
@@ -57,3 +65,10 @@ def test_no_modules_import_each_other() -> None:
 
 def test_each_package_has_a_level() -> None:
     assert {package_of(module) for module in IMPORTS} <= LEVELS.keys()
+
+
+@pytest.mark.parametrize("program", ["mrcd.main", "mrcd.ctl.commands.look"])
+def test_what_is_not_the_hosts_is_not_loaded_there(program: str) -> None:
+    found = f"import sys, {program}; print(*(m for m in sys.modules if m.startswith({NOT_THE_HOSTS})))"
+    done = subprocess.run([sys.executable, "-c", found], capture_output=True, text=True, check=True, cwd=MRCD.parent)
+    assert not done.stdout.split()

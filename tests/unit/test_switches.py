@@ -13,11 +13,11 @@ from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Config
 from mrcd.ctl.commands.fabric_documents import follow
 from mrcd.errors import ConfigError, MrcdError, UsageError
-from mrcd.fabric.fabric_plan import Wanted, plan
-from mrcd.fabric.switches.formats import FORMATS, Format
-from mrcd.fabric.switches.model import Switch, interface_name, usid_prefix
-from mrcd.fabric.switches.reading import Reading
-from mrcd.fabric.walk import Network, Result
+from mrcd.planner.fabric_plan import Wanted, plan
+from mrcd.planner.switches.formats import FORMATS, Format
+from mrcd.planner.switches.model import Switch, interface_name, usid_prefix
+from mrcd.planner.switches.reading import Reading
+from mrcd.planner.walk import Network, Result
 
 GOLDEN = Path(__file__).with_name("switches")
 SMALL = (GOLDEN / "cluster.toml").read_text()

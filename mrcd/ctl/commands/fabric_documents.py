@@ -10,11 +10,11 @@ from typing import Any
 
 from mrcd.config.cluster_file import load, parse
 from mrcd.errors import MachineError, UsageError
-from mrcd.fabric import failures
-from mrcd.fabric.fabric_plan import FabricPlan, Wanted, plan
-from mrcd.fabric.switches.formats import FORMATS
-from mrcd.fabric.switches.reading import Reading
-from mrcd.fabric.walk import Network
+from mrcd.planner import failures
+from mrcd.planner.fabric_plan import FabricPlan, Wanted, plan
+from mrcd.planner.switches.formats import FORMATS
+from mrcd.planner.switches.reading import Reading
+from mrcd.planner.walk import Network
 
 _PEERS_AT_ONCE = 16
 _ADDRESSES_SHARE = 20  # one address for so many EVs

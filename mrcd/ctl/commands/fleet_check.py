@@ -15,8 +15,8 @@ from mrcd.ctl.options import prometheus_options
 from mrcd.errors import CannotTell, ConfigError, MachineError, UsageError
 
 if TYPE_CHECKING:
-    from mrcd.fleet.check.samples import Samples
-    from mrcd.fleet.prometheus import Prometheus
+    from mrcd.fleet_check.samples import Samples
+    from mrcd.prometheus import Prometheus
 
 _STRICT, _NOT_READY = 1, 2
 
@@ -69,9 +69,9 @@ def check(
     wrong usage. --timeout is for each question.
     """
     from mrcd.config.hostlist import expand
-    from mrcd.fleet.check.findings import Limits
-    from mrcd.fleet.check.judge import judge
-    from mrcd.fleet.check.read import read
+    from mrcd.fleet_check.findings import Limits
+    from mrcd.fleet_check.read import read
+    from mrcd.fleet_check.verdict import judge
 
     limits = Limits(sample_s=max_age, least_in_use=least_evs / 100)
     wanted = expand(text)

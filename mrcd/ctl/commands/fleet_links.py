@@ -11,7 +11,7 @@ from mrcd.ctl.documents.fleet_links import links_lines
 from mrcd.ctl.options import prometheus_options, wide_option
 
 if TYPE_CHECKING:
-    from mrcd.fleet.prometheus import Prometheus
+    from mrcd.prometheus import Prometheus
 
 _LEAST_WINDOW_S = 2.0  # Prometheus answers with 11,000 windows at most: so many has its history
 
@@ -39,7 +39,7 @@ def links(options: Options, /, server: "Prometheus", window: float, wide: bool) 
     Exit status 0 if no part loses packets, 1 if some do or for wrong usage, 2 if that cannot be told. --timeout is for
     each question.
     """
-    from mrcd.fleet.localise.document import localised
+    from mrcd.fleet_links.document import localised
 
     document = localised(server, window)
     emit(options, document, links_lines, colour=colours(), width=terminal_width(wide))

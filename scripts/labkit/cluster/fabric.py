@@ -35,8 +35,8 @@ from mrcd.config.auth import Mode
 from mrcd.config.sizes import MAX_EVS_PER_PEER
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
-from mrcd.fabric.switches.formats import FORMATS
-from mrcd.fabric.switches.model import Switch
+from mrcd.planner.switches.formats import FORMATS
+from mrcd.planner.switches.model import Switch
 
 HOST_END = "fe80::2"  # [interfaces] address
 

@@ -8,7 +8,7 @@ ports was down, gives the same state.
 from collections.abc import Collection, Iterator
 
 from labkit.cluster.fabric import Fabric, Node, Port
-from mrcd.fabric.switches import iproute2
+from mrcd.planner.switches import iproute2
 
 # tbf: the bucket must hold a GSO super-packet with headers; a few milliseconds of burst
 # keep the rate exact, and a queue of about 20 ms is that of a switch port.

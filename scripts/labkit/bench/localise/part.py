@@ -16,8 +16,8 @@ from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
 from mrcd.ctl.terminal.render import Column, fold, table
-from mrcd.fleet.localise.elements import Element, Kind
-from mrcd.fleet.localise.search import localise
+from mrcd.fleet_links.elements import Element, Kind
+from mrcd.fleet_links.search import localise
 
 SIZES = {
     1024: Fabric(8, 16, 16, 64, 16),

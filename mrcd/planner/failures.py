@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from mrcd.fabric.fabric_plan import FabricPlan
+from mrcd.planner.fabric_plan import FabricPlan
 
 Part = Literal["nic", "t0", "t1", "link", "plane"]
 _FEW = (1, 2, 4, 8, 16, 32, 64)

@@ -5,9 +5,9 @@ The lines of `router srv6` follow second-hand sources, and so the text says: Ari
 others are EOS' common syntax.
 """
 
-from mrcd.fabric.switches import reading
-from mrcd.fabric.switches.model import Switch
-from mrcd.fabric.switches.reading import Reading
+from mrcd.planner.switches import reading
+from mrcd.planner.switches.model import Switch
+from mrcd.planner.switches.reading import Reading
 
 PORT_NAMES = "Ethernet{1}"
 DOMAIN = LOCATOR = "MRC"

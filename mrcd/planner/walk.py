@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from mrcd.config.cluster_file import Config
 from mrcd.fabric import srv6
 from mrcd.fabric.paths import NO_T1, Paths
-from mrcd.fabric.switches.model import Switch
-from mrcd.fabric.switches.reading import Reading
+from mrcd.planner.switches.model import Switch
+from mrcd.planner.switches.reading import Reading
 
 MOST_HOPS = 8
 _NOWHERE = -1

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from mrcd.errors import MachineError
-from mrcd.fleet.check.samples import HostSample, Named, Samples
-from mrcd.fleet.prometheus import Prometheus, Sample, one_of
+from mrcd.fleet_check.samples import HostSample, Named, Samples
+from mrcd.prometheus import Prometheus, Sample, one_of
 
 _SHOWN_HOSTS = 4  # hosts that are named of those that see a fault
 _SCRAPED = "1d"  # a host that has not been scraped for so long never was

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.fleet.localise.counts import Floats
+from mrcd.fleet_links.counts import Floats
 
 _STEPS = 20
 _CLOSE = 1e-3

@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from mrcd.config.hostlist import compress
-from mrcd.fleet.check.findings import Finding, Level, brief
-from mrcd.fleet.check.samples import Named, Samples
+from mrcd.fleet_check.findings import Finding, Level, brief
+from mrcd.fleet_check.samples import Named, Samples
 from mrcd.health.diagnosis.causes import Kind
 
 _KINDS = {kind.value: kind for kind in Kind}

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mrcd.errors import MachineError
-from mrcd.fleet.localise import read
-from mrcd.fleet.localise.elements import Direction, Element, Kind
-from mrcd.fleet.localise.read import PEER, PEER_T0, UPLINK, Names, Reader, Selection
-from mrcd.fleet.localise.search import LEAST_LOST, Found, localise
-from mrcd.fleet.prometheus import Prometheus
+from mrcd.fleet_links import read
+from mrcd.fleet_links.elements import Direction, Element, Kind
+from mrcd.fleet_links.read import PEER, PEER_T0, UPLINK, Names, Reader, Selection
+from mrcd.fleet_links.search import LEAST_LOST, Found, localise
+from mrcd.prometheus import Prometheus
 
 HISTORY_S = 6 * 3600.0  # a loss that began earlier has no beginning, if the window is not longer
 # A sample has the time at which its scrape began, and is stored when it is over. Of newer ones, one query could find

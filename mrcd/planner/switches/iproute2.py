@@ -6,9 +6,9 @@ The lab's switches are configured by these commands. They may be run again: each
 
 from collections.abc import Iterator
 
-from mrcd.fabric.switches import reading
-from mrcd.fabric.switches.model import Port, Switch
-from mrcd.fabric.switches.reading import Reading
+from mrcd.planner.switches import reading
+from mrcd.planner.switches.model import Port, Switch
+from mrcd.planner.switches.reading import Reading
 
 PORT_NAMES = "{neighbour}"
 SID_DEVICE = "srv6"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Judges whether a job's hosts are ready: the findings of hosts.py and faults.py, without what others explain. Pure."""
+"""Judges whether a job's hosts are ready, by the findings of hosts.py and named_faults.py, without what others explain.
+
+Pure.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mrcd.config.hostlist import compress
-from mrcd.fleet.check import faults, hosts
-from mrcd.fleet.check.findings import Finding, Level, Limits
-from mrcd.fleet.check.samples import Samples
+from mrcd.fleet_check import hosts, named_faults
+from mrcd.fleet_check.findings import Finding, Level, Limits
+from mrcd.fleet_check.samples import Samples
 from mrcd.health.diagnosis.causes import Kind
 
 _ORDER = {Level.NOT_READY: 0, Level.DEGRADED: 1, Level.NOTE: 2}
@@ -59,7 +62,7 @@ def judge(samples: Samples, wanted: Sequence[str], limits: Limits) -> Verdict:
     """Returns the verdict on the wanted hosts."""
     own = list(hosts.findings(samples, wanted, limits))
     known = {kind: {name for f in own if f.cause in by for name in f.hosts} for kind, by in _EXPLAINED.items()}
-    named = faults.findings(samples, wanted, known)
+    named = named_faults.findings(samples, wanted, known)
     silent = {n.target.removeprefix("peer:") for n in samples.named if n.cause == Kind.PEER_DOWN}
     told = {target for f in named for target in f.target.split(" or ")}
     found = [*(_with_silence(f, silent) for f in own), *named, *hosts.planes_down(samples, told)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines what a reader finds in a switch's configuration. Pure.
 
-Each format reads its own text back, so that what was written can be followed packet by packet (mrcd/fabric/walk.py).
+Each format reads its own text back, so that what was written can be followed packet by packet (mrcd/planner/walk.py).
 """
 
 from collections.abc import Callable

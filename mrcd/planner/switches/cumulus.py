@@ -4,9 +4,9 @@
 Syntax: NVIDIA's "NVUE Command Reference", segment routing (5.14, Spectrum-4), static routing and ACLs.
 """
 
-from mrcd.fabric.switches import reading
-from mrcd.fabric.switches.model import Switch
-from mrcd.fabric.switches.reading import Reading
+from mrcd.planner.switches import reading
+from mrcd.planner.switches.model import Switch
+from mrcd.planner.switches.reading import Reading
 
 PORT_NAMES = "swp{1}"
 LOCATOR = "MRC"

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mrcd.config.hostlist import compress
-from mrcd.fleet.check.findings import Finding, Level, Limits, brief
-from mrcd.fleet.check.samples import HostSample, Samples
+from mrcd.fleet_check.findings import Finding, Level, Limits, brief
+from mrcd.fleet_check.samples import HostSample, Samples
 
 _Hosts = Mapping[str, HostSample]
 

@@ -3,9 +3,9 @@
 
 import numpy as np
 
-from mrcd.fleet.localise.counts import Floats
-from mrcd.fleet.localise.elements import Direction, Element, Kind
-from mrcd.fleet.localise.model import Model
+from mrcd.fleet_links.counts import Floats
+from mrcd.fleet_links.elements import Direction, Element, Kind
+from mrcd.fleet_links.model import Model
 
 _TRIED = 6  # elements of each kind
 _TRIED_HOSTS = 12

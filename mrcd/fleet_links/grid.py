@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.fleet.localise.counts import Floats, Sums
-from mrcd.fleet.localise.likelihood import Cells
+from mrcd.fleet_links.counts import Floats, Sums
+from mrcd.fleet_links.likelihood import Cells
 
 LEAST_NOISE = 1e-6  # a fabric without any fault still loses this share now and then
 _USUAL_SHARE = 0.5  # of the cells: those that lose least show the noise

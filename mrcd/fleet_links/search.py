@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mrcd.fleet.localise.candidates import candidates, excess
-from mrcd.fleet.localise.counts import Fleet
-from mrcd.fleet.localise.elements import Direction, Element, Kind
-from mrcd.fleet.localise.likelihood import NOTHING, Fit, fit
-from mrcd.fleet.localise.model import Model
+from mrcd.fleet_links.candidates import candidates, excess
+from mrcd.fleet_links.counts import Fleet
+from mrcd.fleet_links.elements import Direction, Element, Kind
+from mrcd.fleet_links.likelihood import NOTHING, Fit, fit
+from mrcd.fleet_links.model import Model
 
 LEAST_RATIO = 3e-5  # a smaller loss may be congestion
 LEAST_LOST = 8.0  # packets: fewer may be one disturbance

@@ -8,11 +8,11 @@ plane takes its share of all packets.
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.fleet.localise.counts import Fleet, Floats, HostSums, Ints, Sums
-from mrcd.fleet.localise.elements import Direction, Element, Kind
-from mrcd.fleet.localise.grid import NIC_CLUMP, Grid, shares, usual_noise, usual_of_planes
-from mrcd.fleet.localise.likelihood import NOTHING, Fit, Views
-from mrcd.fleet.localise.sender import Sender
+from mrcd.fleet_links.counts import Fleet, Floats, HostSums, Ints, Sums
+from mrcd.fleet_links.elements import Direction, Element, Kind
+from mrcd.fleet_links.grid import NIC_CLUMP, Grid, shares, usual_noise, usual_of_planes
+from mrcd.fleet_links.likelihood import NOTHING, Fit, Views
+from mrcd.fleet_links.sender import Sender
 
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 1.0
 _CONGESTED = 3.0  # times the usual noise: a T0 that loses as much on all planes has busy receivers

@@ -8,8 +8,8 @@ them into those of the switch. JSON has no comments: docs/fabric.md says what th
 import json
 from typing import Any
 
-from mrcd.fabric.switches.model import Switch
-from mrcd.fabric.switches.reading import Reading, unknown
+from mrcd.planner.switches.model import Switch
+from mrcd.planner.switches.reading import Reading, unknown
 
 PORT_NAMES = "Ethernet{0+4}"
 LOCATOR = "MRC"

@@ -5,9 +5,9 @@ Syntax: FRR's user guide, "SRv6" of static and of zebra (static-sids: FRR 10.3).
 filters, so the file names the commands of iproute2 for them in comments.
 """
 
-from mrcd.fabric.switches import iproute2, reading
-from mrcd.fabric.switches.model import Switch
-from mrcd.fabric.switches.reading import Reading
+from mrcd.planner.switches import iproute2, reading
+from mrcd.planner.switches.model import Switch
+from mrcd.planner.switches.reading import Reading
 
 PORT_NAMES = "swp{1}"
 LOCATOR = "MRC"

@@ -13,8 +13,8 @@ import numpy as np
 
 from mrcd.config.hostlist import compress
 from mrcd.errors import MachineError
-from mrcd.fleet.localise.counts import Fleet, Floats, HostSums, Ints, Sums
-from mrcd.fleet.prometheus import Prometheus, Sample, one_of
+from mrcd.fleet_links.counts import Fleet, Floats, HostSums, Ints, Sums
+from mrcd.prometheus import Prometheus, Sample, one_of
 
 HOST = "mrc_fabric_host_info"
 UPLINK, PEER_T0, PEER = "mrc_fabric_uplink", "mrc_fabric_t0", "mrc_fabric_peer"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from mrcd.config.cluster_file import Config, Encapsulation
 from mrcd.errors import UsageError
-from mrcd.fabric.switches import cumulus, eos, frr, iproute2, sonic
-from mrcd.fabric.switches.model import Switch, Switches
-from mrcd.fabric.switches.reading import Reading
+from mrcd.planner.switches import cumulus, eos, frr, iproute2, sonic
+from mrcd.planner.switches.model import Switch, Switches
+from mrcd.planner.switches.reading import Reading
 
 _LINUX_NAME = 15  # IFNAMSIZ without the final zero
 _NO_PLAIN_END: tuple[Encapsulation, ...] = ("usid", "ecmp")

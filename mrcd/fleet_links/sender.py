@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mrcd.fleet.localise.counts import Floats, HostSums, Ints
-from mrcd.fleet.localise.elements import Direction, Element, Kind
-from mrcd.fleet.localise.grid import NIC_CLUMP, Grid, shares
-from mrcd.fleet.localise.likelihood import Fit, Views
+from mrcd.fleet_links.counts import Floats, HostSums, Ints
+from mrcd.fleet_links.elements import Direction, Element, Kind
+from mrcd.fleet_links.grid import NIC_CLUMP, Grid, shares
+from mrcd.fleet_links.likelihood import Fit, Views
 
 
 class Sender:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Finds the links, NICs and switches that lose packets, from what all hosts have sent and lost.
+"""Finds the links, NICs and switches that lose packets, from what all hosts sent and lost: `mrcctl fleet links`.
 
 counts      the sums that hosts export          elements    what can lose packets
 model       where its losses are counted        sender      the same for one host's NIC
