@@ -201,6 +201,7 @@ INSTALLED = \
 	$(foreach f,$(filter-out %/tests.yml,$(wildcard scripts/deploy/prometheus/*)),$f:$(TREE)/share/mrcd/$(notdir $f)) \
 	$(foreach f,$(wildcard docs/*.md docs/images/*),$f:$(TREE)/share/doc/mrcd/$f) \
 	scripts/deploy/prolog-slurmctld:$(TREE)/share/mrcd/prolog-slurmctld \
+	scripts/deploy/wireshark/mrc.lua:$(TREE)/share/mrcd/mrc.lua \
 	scripts/deploy/mrcd.toml:$(DESTDIR)$(SYSCONFDIR)/mrcd/mrcd.toml.example
 
 .PHONY: man

@@ -95,9 +95,8 @@ SYNOPSES = {
     "`denials`": "mrcctl denials",
     "`probe PEER [--ev N] [--count N] [--size BYTES]`": "mrcctl probe h2 --ev 1 --count 3 --size 1000",
     "`trace PEER [--ev N]`": "mrcctl trace h2 --ev 1 && mrcctl trace h2",
-    "`capture [PEER] [--plane N] [--ev N] [--type TYPE] [--count N] [-r FILE | -w FILE]`": (
-        "mrcctl capture --plane 1 --count 3 -w packets.pcap && mrcctl capture -r packets.pcap --count 3 && "
-        "mrcctl capture h2 --ev 0 --type reply -r packets.pcap"
+    "`capture [PEER] [--plane N] [--ev N] [--type TYPE] [--count N] [-w FILE] [--print]`": (
+        "mrcctl capture --plane 1 --count 3 -w packets.pcap && mrcctl capture h2 --ev 0 --type reply --print"
     ),
     "`preflight [--config FILE]`": "mrcctl preflight --config cluster.toml",
     "`doctor [PEER]`": "mrcctl doctor h2",

@@ -23,6 +23,7 @@ FILES = {
     "usr/local/share/man/man8/mrcd.8",
     "usr/local/share/mrcd/alerts.yml",
     "usr/local/share/mrcd/dashboard.json",
+    "usr/local/share/mrcd/mrc.lua",
     "usr/local/share/mrcd/prolog-slurmctld",
     "usr/local/share/mrcd/recording.yml",
     "usr/local/share/zsh/site-functions/_mrcctl",

@@ -152,12 +152,6 @@ def test_diagnostic_packets_pass_the_filter(encapsulation: str, tag: bool, diagn
     assert passes(socket_filter.mrc_packets(4797, wire.DIAGNOSTIC), bytes(theirs)) is diagnostic
 
 
-def test_the_filter_keeps_the_requested_length() -> None:
-    frame, _ = built("usid", 1500)
-    assert kept(socket_filter.mrc_packets(4797, keep=200), frame) == frame[:200]
-    assert kept(socket_filter.mrc_packets(4797), frame) == frame
-
-
 @pytest.mark.parametrize(
     "frame",
     [

@@ -4,7 +4,10 @@
 Each command imports its work from packets/ or examine/ when it runs.
 """
 
+import os
 import random
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,10 +19,10 @@ from mrcd.ctl.base import F, Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json, understood
 from mrcd.ctl.offline import read
 from mrcd.ctl.options import ev_option, peer_argument, plane_option, wide_option
-from mrcd.errors import DaemonError, MrcdError, UsageError, no_peer
+from mrcd.errors import DaemonError, MachineError, MrcdError
+from mrcd.versions import SCHEMA_VERSION
 
 MAX_COUNT = 1_000_000
-_TYPES = {"data": "data", "request": "probe request", "reply": "probe reply"}  # as capture shows them
 MOST_EVS = 8192  # doctor probes no more, which takes 15 s
 
 # (status, peers) → names of the peers whose paths are needed; None means all peers
@@ -152,18 +155,16 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
     sys.exit(1 if causes else work.exit_status(traces))
 
 
-@click.command(short_help="Print MRC packets, live or from a file.")
+@click.command(short_help="Capture MRC packets with tcpdump.")
 @click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after N packets.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Stop after this time.")
 @peer_argument()
 @plane_option
 @ev_option
-@click.option("--type", "kind", type=click.Choice(list(_TYPES)), help="Only packets of this type.")
-@click.option("-r", "source", type=click.Path(path_type=Path), metavar="FILE", help="Read a pcap or pcapng file.")
-@click.option("-w", "target", type=click.Path(path_type=Path), metavar="FILE", help="Write pcap; '-' is stdout.")
-@click.option(
-    "--snap", type=click.IntRange(128), metavar="BYTES", help="Keep so many bytes of a packet; default all with -w."
-)
+@click.option("--type", "kind", type=click.Choice(["data", "request", "reply"]), help="Only packets of this type.")
+@click.option("-w", "target", metavar="FILE", help="Write pcap; '-' is stdout.")
+@click.option("--snap", type=click.IntRange(128), metavar="BYTES", help="Keep so many bytes of a packet; default all.")
+@click.option("--print", "is_printed", is_flag=True, help="Print the tcpdump command, and do not run it.")
 @common
 @click.pass_obj
 def capture(
@@ -174,40 +175,35 @@ def capture(
     plane: int | None,
     ev: int | None,
     kind: str | None,
-    source: Path | None,
-    target: Path | None,
+    target: str | None,
     snap: int | None,
+    is_printed: bool,
 ) -> None:
-    """Print a line for each packet of mrcd that a plane NIC sends or receives; with --json a document for each.
+    """Run tcpdump with a filter for mrcd's packets. With --print or --json only the command is printed.
 
     PEER, --plane, --ev and --type choose packets: those that match all of them. PEER is a host's name or id, at either
-    end of the packet. A burst is one packet of many segments, as the NIC gets it. Times are UTC.
-    """
-    from scapy.config import conf
+    end of the packet. A burst is one packet of many segments, as the NIC gets it.
 
-    conf.route_autoload = conf.route6_autoload = False  # scapy would read all routes; thousands take seconds
+    tcpdump shows the outer headers. tshark and Wireshark show all of MRC with mrcd's dissector, share/mrcd/mrc.lua.
+    """
     from mrcd.ctl.packets import capture as work
 
-    if source is not None and (target is not None or seconds is not None):
-        raise UsageError("-r reads a file: it takes neither -w nor --seconds", hint="see `mrcctl capture --help`")
-    try:
-        status, peers, _ = read_documents(options, _none)
-        about = work.known(status, peers)
-    except DaemonDown:
-        if source is None:
-            raise
-        about = work.Known()  # without mrcd, packets are printed without names and direction
-    names = list(about.names.values())
-    if peer is not None and names and peer not in names and not peer.isdecimal():
-        raise no_peer(peer, names)
-    wanted = work.Filter(plane, ev, _TYPES[kind] if kind else None, peer)
-    if source is not None:
-        summary = work.from_file(source, about, wanted, count=count, as_json=options.json)
-    else:
-        summary = work.from_wire(
-            about, wanted, count=count, seconds=seconds, as_json=options.json, to=target, keep=snap
-        )
-    click.echo(f"mrcctl: {summary}", err=True)
+    status, peers, _ = read_documents(options, _none)
+    with understood():
+        port = int(status["udp_port"])
+    host = None if peer is None else work.host_id(peer, status, peers)
+    where, may_be_tagged = work.interface(status, plane)
+    expression = work.filter_expression(port, ev=ev, kind=kind, host=host, may_be_tagged=may_be_tagged)
+    argv = work.command(where, expression, count=count, seconds=seconds, to=target, snap=snap)
+    if is_printed or options.json:
+        document = {"schema_version": SCHEMA_VERSION, "command": argv, "filter": expression}
+        emit(options, document, lambda found: [shlex.join(found["command"])])
+        return
+    if shutil.which("tcpdump") is None:
+        hint = "install the package tcpdump, or give the filter of `mrcctl capture --print` to another tool"
+        raise MachineError("tcpdump is not installed", hint=hint)
+    sys.stdout.flush()
+    os.execvp(argv[0], argv)
 
 
 _CONFIG = click.option(

@@ -34,11 +34,8 @@ def assemble(lines: Sequence[_Line]) -> bytes:
     return code
 
 
-def mrc_packets(udp_port: int, flag: int = 0, keep: int = _ALL) -> bytes:
-    """Return a filter for packets to MRC's UDP port; with `flag`, only those with that bit in mrc_hdr.flags.
-
-    `keep` is the number of bytes of a frame that the socket receives.
-    """
+def mrc_packets(udp_port: int, flag: int = 0) -> bytes:
+    """Return a filter for packets to MRC's UDP port; with `flag`, only those with that bit in mrc_hdr.flags."""
     lines: list[_Line] = [
         (_LDX, 0, None, None),
         (_LDH, 12, None, None),
@@ -64,4 +61,4 @@ def mrc_packets(udp_port: int, flag: int = 0, keep: int = _ALL) -> bytes:
     ]
     if flag:
         lines += [(_LDB_X, 64, None, None), (_JSET, flag, None, "no")]
-    return assemble([*lines, (_RET, keep, None, None), "no", (_RET, 0, None, None)])
+    return assemble([*lines, (_RET, _ALL, None, None), "no", (_RET, 0, None, None)])
