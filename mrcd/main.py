@@ -20,6 +20,7 @@ from mrcd.config import cluster_file
 from mrcd.daemon.systemd import notify, report
 from mrcd.errors import MrcdError
 from mrcd.fabric import topology
+from mrcd.state_dir import directory
 from mrcd.versions import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -85,12 +86,11 @@ def mrcd(
     heap.use_one_arena()
     faulthandler.enable()  # systemd's watchdog sends SIGABRT to a daemon that hangs: the log then shows the stacks
     from mrcd.daemon.run_dir import RunDir  # numpy
-    from mrcd.denials import file
     from mrcd.fleet.source import FileSource
     from mrcd.fleet.start import first_file
 
     with RunDir(run_dir) as locked:
-        source = FileSource(config_path, file.directory(run_dir, state_dir))
+        source = FileSource(config_path, directory(run_dir, state_dir))
         loaded = asyncio.run(first_file(source, name))
         asyncio.run(serve(source, loaded, name, locked, bpffs, state_dir))
 

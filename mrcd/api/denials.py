@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Serves deny, allow and the list of denials. mrcd/denials/control.py applies them."""
+"""Serves deny, allow and the list of denials. mrcd/denials/deny_and_allow.py applies them."""
 
 from typing import Any
 
 from aiohttp import web
 
 from mrcd.api import incoming
-from mrcd.denials import policy
-from mrcd.denials.control import DenialControl
-from mrcd.denials.policy import Target
+from mrcd.denials import targets
+from mrcd.denials.deny_and_allow import DenialControl
+from mrcd.denials.targets import Target
 from mrcd.errors import UsageError
 
 _NUMBERS = ("ev", "plane")
@@ -39,8 +39,8 @@ class DenialsApi:
         target = target_in(given)
         answer = await self._denials.deny(
             target,
-            for_s=None if given.get("for") is None else policy.duration_s(given["for"]),
-            reason=policy.checked_reason(given.get("reason") or ""),
+            for_s=None if given.get("for") is None else targets.duration_s(given["for"]),
+            reason=targets.checked_reason(given.get("reason") or ""),
             uid=incoming.uid(request),
             drain=given["drain"],
             force=given["force"],
@@ -73,4 +73,4 @@ def target_in(given: dict[str, Any]) -> Target:
     """Return the target that these keys name. Raises UsageError."""
     words = list(given.get("target") or [])
     words += [f"{k}:{given[k]}" for k in ("peer", "ev", "plane") if given.get(k) is not None]
-    return policy.parse(words)
+    return targets.parse(words)

@@ -15,8 +15,9 @@ from mrcd.api.denials import parsed, target_in
 from mrcd.config import cluster_file
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
-from mrcd.denials import policy
-from mrcd.denials.policy import Denial, Target
+from mrcd.denials import targets
+from mrcd.denials.record import Denial
+from mrcd.denials.targets import Target
 from mrcd.errors import ConfigError, UsageError
 from mrcd.fleet import report
 from mrcd.fleet.keys import FleetFile, denial_value
@@ -110,8 +111,8 @@ class FleetApi:
     async def deny(self, request: web.Request) -> web.Response:
         """Deny paths on all hosts. Keys as of POST /v1/deny."""
         given = await parsed(request)
-        target, reason = target_in(given), policy.checked_reason(given.get("reason") or "")
-        for_s = None if given.get("for") is None else policy.duration_s(given["for"])
+        target, reason = target_in(given), targets.checked_reason(given.get("reason") or "")
+        for_s = None if given.get("for") is None else targets.duration_s(given["for"])
         etcd, keys = self._member.connected()
         now, host = time.time(), self._daemon.plan.host.name
         asked = Denial(target, now, None, reason, incoming.uid(request), given["drain"], given["force"], host)
@@ -136,7 +137,7 @@ class FleetApi:
         target = None if given["all"] else target_in(given)
         etcd, keys = self._member.connected()
         plan, values = self._daemon.plan, (await etcd.read(keys.denials)).values
-        ended = [t for t in keys.wanted(values).denials if target is None or policy.covers(plan, target, t)]
+        ended = [t for t in keys.wanted(values).denials if target is None or targets.covers(plan, target, t)]
         doomed = list(values) if target is None else [keys.denial(t) for t in ended]
         if doomed:
             await etcd.delete(doomed)

@@ -11,6 +11,7 @@ import click
 from mrcd.ctl.base import Options
 from mrcd.ctl.client import Client, DaemonDown, Json
 from mrcd.errors import DaemonError, MrcdError
+from mrcd.state_dir import directory
 from mrcd.versions import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -67,10 +68,8 @@ def read(
 
 def state_dir(run_dir: Path) -> Path:
     """Return the directory in which mrcd keeps denials and events."""
-    from mrcd.denials import file  # a late import: it takes longer than mrcctl takes to answer
-
     given = os.environ.get("MRCD_STATE_DIR")
-    return file.directory(run_dir, Path(given) if given else None)
+    return directory(run_dir, Path(given) if given else None)
 
 
 def envelope(name: str, rows: Json, source: str, tick_age_s: float | None = None) -> dict[str, Json]:

@@ -11,7 +11,7 @@ _TIMEOUT_S = 0.5
 
 
 def target_argument(command: F) -> F:
-    """Add TARGET…, the words that mrcd/denials/policy.py parses."""
+    """Add TARGET…, the words that mrcd/denials/targets.py parses."""
     return click.argument("target", nargs=-1, metavar="[TARGET]...", shell_complete=_complete_target)(command)
 
 

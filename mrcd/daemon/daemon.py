@@ -25,8 +25,7 @@ from mrcd.daemon.netlink_watch import NetlinkWatch
 from mrcd.daemon.peer_routes import AT_ONCE, PeerRoutes
 from mrcd.daemon.pin_keeper import keep_pins
 from mrcd.daemon.plane_mask import PlaneMask
-from mrcd.denials import file
-from mrcd.denials.control import DenialControl
+from mrcd.denials.deny_and_allow import DenialControl
 from mrcd.errors import MrcdError
 from mrcd.fabric.topology import Peer, Plan
 from mrcd.health import event_file
@@ -44,6 +43,7 @@ from mrcd.net.messages import Route
 from mrcd.net.netlink import Netlink
 from mrcd.net.nics import Nics
 from mrcd.net.route_watch import watch_routes
+from mrcd.state_dir import DENIALS, directory
 from mrcd.view import documents, paths, running_file
 from mrcd.view.workers import Readers
 
@@ -60,11 +60,11 @@ class Daemon:
     def __init__(self, plan: Plan, run_dir: Path, bpffs: Path, state_dir: Path | None = None) -> None:
         self.plan = plan
         self.run_dir = run_dir
-        state = file.directory(run_dir, state_dir)
+        state = directory(run_dir, state_dir)
         self.events = EventLog(EventFile(state / event_file.FILE))
         self.faults = CauseWatch(self.events)
         self.links = LinkWatch(self.events)
-        self.denials = DenialControl(state / file.FILE, self.events)
+        self.denials = DenialControl(state / DENIALS, self.events)
         self.started = time.monotonic()
         self.dataplane = Dataplane(plan, bpffs)
         self.programs = AttachedPrograms(run_dir)
@@ -141,7 +141,7 @@ class Daemon:
         if self._monitoring:
             monitor.follow(self.monitor, replaced_hosts)
         self.monitor = monitor
-        await self.denials.follow(plan, tables, self.monitor)
+        await self.denials.use_paths(plan, tables, self.monitor)
         if shrinks:  # peers still send longer packets, which the veth would drop on the way through GRO
             self._forwards_by.node["merge_ifindex"] = 0
         await self._reconcile(merging=not shrinks)

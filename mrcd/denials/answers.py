@@ -6,9 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mrcd.denials import policy
-from mrcd.denials.enforcement import Evs, by_row
-from mrcd.denials.policy import Target
+from mrcd.denials.targets import Evs, Short, Target, by_row
 from mrcd.fabric.topology import Plan
 from mrcd.versions import SCHEMA_VERSION
 
@@ -32,14 +30,14 @@ def changed(plan: Plan, target: Target | None, evs: Evs, message: str) -> Docume
     }
 
 
-def refused(plan: Plan, target: Target, short: Sequence[policy.Short], ev_count: int) -> Document:
+def refused(plan: Plan, target: Target, short: Sequence[Short], ev_count: int) -> Document:
     """Return the document of a deny that would leave peers below their floors."""
     message = f"{target} is not denied: {refusal(short)}"
     peers = [{"peer": s.peer, "left_evs": s.left, "evs": s.evs, "ev_min_active": s.floor} for s in short]
     return changed(plan, target, [], message) | {"refused": ev_count, "peers_below": peers}
 
 
-def refusal(short: Sequence[policy.Short]) -> str:
+def refusal(short: Sequence[Short]) -> str:
     """Return why a denial is refused that would leave these peers below their floors."""
     named = "; ".join(map(str, short[:PEERS_NAMED]))
     more = f"; and {len(short) - PEERS_NAMED} more" if len(short) > PEERS_NAMED else ""

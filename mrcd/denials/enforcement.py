@@ -2,16 +2,15 @@
 """Writes the denials in force into the EV tables, so that the eBPF programs stop or resume using EVs."""
 
 import asyncio
-import itertools
 import time
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from mrcd.denials import policy
-from mrcd.denials.in_force import Denials
-from mrcd.denials.policy import Denial, Target
+from mrcd.denials import targets
+from mrcd.denials.table import DenialTable
+from mrcd.denials.targets import Evs, Standing, Target
 from mrcd.fabric.topology import Plan
 from mrcd.health.monitor import Monitor
 from mrcd.kernel.columns import judged_and_lost
@@ -23,53 +22,40 @@ _EVS_PER_STEP = 256  # EVs changed before the event loop serves other tasks
 _SEND_NS = 5_000_000  # a CPU that has chosen an EV sends its packet within this time
 
 Document = dict[str, Any]
-Evs = list[tuple[int, int]]  # (row in the tables, EV)
 
 
 class Enforcement:
     """Keeps the EV states in the tables equal to the denials in force.
 
-    `follow` sets the paths; call it before any other method.
+    `use_paths` sets the paths; call it before any other method.
     """
 
-    def __init__(self, *lists: Denials) -> None:
-        self._lists = lists
+    def __init__(self, denials: DenialTable) -> None:
+        self._denials = denials
         self.is_pending = False  # the tables do not agree with the denials yet
-        self._evs_by_target: dict[Target, Evs] = {}
-        self._lost_before: dict[Target, int] = {}  # packets lost on the target's EVs when its denial began
         self._target_by_ev: dict[tuple[int, int], Target] = {}  # one of the denials that cover the EV
 
-    def follow(self, plan: Plan, tables: Tables, monitor: Monitor) -> None:
+    def use_paths(self, plan: Plan, tables: Tables, monitor: Monitor) -> None:
         """Use these paths and tables from now on."""
         self.plan, self._tables, self._monitor = plan, tables, monitor
         self._names = {p.host.id: p.host.name for p in plan.peers}
-        self._evs_by_target.clear()
+        self._denials.forget_evs()
 
     # ---- targets and EVs ----
 
     async def evs(self, target: Target) -> Evs:
         """Return the EVs that a target covers now. A worker thread selects them: thousands of peers take 5 s."""
-        found = self._evs_by_target.get(target)
-        if found is None:
-            found = await asyncio.to_thread(_selected, self.plan, target)
-            if self.denial(target) is not None:
-                self._evs_by_target[target] = found
-        return found
+        denial = self._denials.any_of(target)
+        if denial is not None and denial.evs is not None:
+            return denial.evs
+        evs = await asyncio.to_thread(_selected, self.plan, target)
+        self._denials.cover(target, evs)
+        return evs
 
-    def keep_losses(self, target: Target, evs: Evs) -> None:
-        """Keep the packets lost on these EVs so far. A repeated denial keeps the number of the first."""
-        self._lost_before.setdefault(target, self._lost_on(evs))
-
-    def keep_evs(self, target: Target, evs: Evs) -> None:
-        """Keep the EVs of a denial, so that `evs` need not select them again."""
-        self._evs_by_target[target] = evs
-
-    def forget(self, target: Target) -> None:
-        """Drop everything kept about a target that is no longer denied."""
-        if self.denial(target) is not None:  # by the other list
-            return
-        self._lost_before.pop(target, None)
-        self._evs_by_target.pop(target, None)
+    def lost_on(self, at: Evs) -> int:
+        """Return the packets lost on these EVs so far."""
+        rows, evs = np.array(at, np.int64).reshape(-1, 2).T
+        return int(judged_and_lost(self._tables.path_stats[rows, evs])[1].sum())
 
     def target_of(self, row: int, ev: int) -> Target | None:
         """Return a denial that covers the EV, or None."""
@@ -87,9 +73,9 @@ class Enforcement:
         """Make the tables agree with the denials. Returns the EVs denied now and the EVs allowed now."""
         self.is_pending = True
         target_by_ev: dict[tuple[int, int], Target] = {}
-        for target in itertools.chain(*self._lists):
-            for at in await self.evs(target):
-                target_by_ev.setdefault(at, target)
+        for _, denial in self._denials:
+            for at in await self.evs(denial.target):
+                target_by_ev.setdefault(at, denial.target)
         self._target_by_ev = target_by_ev
         evs = self._tables.evs
         wanted = np.zeros(evs.shape, np.bool_)
@@ -109,17 +95,13 @@ class Enforcement:
         self.is_pending = False
         return changed
 
-    def denial(self, target: Target) -> Denial | None:
-        """Return the denial of a target, of the first list that has one."""
-        return next((found for denials in self._lists if (found := denials.get(target)) is not None), None)
-
     def _evidence(self, target: Target) -> dict[str, str]:
-        denial = self.denial(target)
+        denial = self._denials.any_of(target)
         return {"target": str(target)} | ({"denial_reason": denial.reason} if denial and denial.reason else {})
 
     # ---- what the tables tell ----
 
-    def standings(self, rows: Iterable[int]) -> dict[int, policy.Standing]:
+    def standings(self, rows: Iterable[int]) -> dict[int, Standing]:
         """Return the EVs of peers by state, and their floors, by row."""
         found = {}
         for row in rows:
@@ -128,18 +110,19 @@ class Enforcement:
             well = there & ((state == EvState.GOOD) | (state == EvState.SKIP))
             masks = (there, there & (state == EvState.DENIED), well)
             sets = (frozenset(np.flatnonzero(m).tolist()) for m in masks)
-            found[row] = policy.Standing(self._names[row], int(self._tables.peers[row]["floor"]), *sets)
+            found[row] = Standing(self._names[row], int(self._tables.peers[row]["floor"]), *sets)
         return found
 
-    def below_floor(self) -> list[policy.Standing]:
+    def below_floor(self) -> list[Standing]:
         """Return the peers that the denials leave with fewer EVs than their floors."""
         standings = self.standings({row for row, _ in self._target_by_ev}).values()
         return [s for s in standings if len(s.evs - s.denied) < s.floor]
 
     def traffic(self, target: Target) -> Document:
         """Return what is still in flight on the EVs of a denial, and what was lost since it began."""
-        at = self._evs_by_target.get(target)
-        if at is None:  # a reload selects them now
+        denial = self._denials.any_of(target)
+        at = denial.evs if denial else None
+        if denial is None or at is None:  # a reload selects them now
             return {
                 "evs": 0, "in_flight_packets": 0, "unreported_evs": 0, "empty": False, "lost_packets": None
             }  # fmt: skip
@@ -148,13 +131,13 @@ class Enforcement:
         flight, known = in_flight(records, path_stats)
         quiet = time.monotonic_ns() - records["last_tx_ns"].astype(np.int64) > _SEND_NS
         denied = records["state"] == EvState.DENIED
-        before = self._lost_before.get(target)
+        before = self._denials.lost_before(target)
         return {
             "evs": len(at),
             "in_flight_packets": int(flight.sum()),
             "unreported_evs": int((~known).sum()),  # the peer has sent no report about them
             "empty": bool((denied & known & quiet & (flight == 0)).all()),
-            "lost_packets": None if before is None else max(0, int(judged_and_lost(path_stats)[1].sum()) - before),
+            "lost_packets": None if before is None else max(0, self.lost_on(at) - before),
         }
 
     def explain(self, paths: list[Document], denials: list[Document]) -> list[Document]:
@@ -166,18 +149,6 @@ class Enforcement:
             path["denial"] = by_target.get(str(target))
         return paths
 
-    def _lost_on(self, at: Evs) -> int:
-        rows, evs = np.array(at, np.int64).reshape(-1, 2).T
-        return int(judged_and_lost(self._tables.path_stats[rows, evs])[1].sum())
-
 
 def _selected(plan: Plan, target: Target) -> Evs:
-    return [(row, ev) for row, evs in policy.selected(plan, target).items() for ev in evs]
-
-
-def by_row(at: Evs) -> policy.Rows:
-    """Group (row, EV) pairs by row."""
-    rows: policy.Rows = {}
-    for row, ev in at:
-        rows.setdefault(row, []).append(ev)
-    return rows
+    return [(row, ev) for row, evs in targets.selected(plan, target).items() for ev in evs]

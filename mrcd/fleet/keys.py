@@ -16,8 +16,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from mrcd.denials import policy
-from mrcd.denials.policy import Denial, Target
+from mrcd.denials import record
+from mrcd.denials.record import Denial
+from mrcd.denials.targets import Target
 from mrcd.fleet.etcd import Value
 
 _FORMAT = 1  # version of the JSON documents
@@ -118,7 +119,7 @@ class Keys:
                 if key == self.file:
                     file = FleetFile(value.revision, value.data.decode())
                 elif key.startswith(self.denials):
-                    denial = policy.from_json(_document(value.data)["denial"])
+                    denial = record.from_json(_document(value.data)["denial"])
                     if self.denial(denial.target) != key:
                         raise ValueError(f"it is about {denial.target}")
                     denials[denial.target] = denial
@@ -141,7 +142,7 @@ class Keys:
 
 def denial_value(denial: Denial) -> bytes:
     """Return the value of a denial's key."""
-    return _encoded({"denial": policy.as_json(denial)})
+    return _encoded({"denial": record.as_json(denial)})
 
 
 def report_value(report: Mapping[str, Any]) -> bytes:

@@ -5,7 +5,8 @@ A change passes these modules, in this order:
 
 1. `mrcctl fleet` asks its daemon (`api/fleet.py`); `requests.py` writes a key.
 2. Every host's watch here sees it, and keys.py reads it.
-3. A cluster file goes to `daemon/reload.py` by source.py; denials go to `denials/control.py`. Both are kept on disk.
+3. A cluster file goes to `daemon/reload.py` by source.py; denials go to `denials/deny_and_allow.py`. Both are
+   kept on disk.
 4. report.py makes the host's report, which is written with a lease. Where the host or its etcd is away, it vanishes.
 
 While etcd is away nothing changes.
@@ -20,8 +21,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from mrcd.config.fleet import Fleet
-from mrcd.denials.control import DenialControl
-from mrcd.denials.policy import Denial
+from mrcd.denials.deny_and_allow import DenialControl
+from mrcd.denials.record import Denial
 from mrcd.errors import MrcdError, UsageError
 from mrcd.fleet import report
 from mrcd.fleet.etcd import Etcd, EtcdAway, Value
@@ -67,7 +68,7 @@ class FleetMember:
         """Follow etcd and apply what it wants, forever. A lost connection interrupts no change on its way."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._apply_changes())
-            group.create_task(self._follow_fleet())
+            group.create_task(self._use_fleet_wide())
 
     def brief(self) -> dict[str, Any]:
         """Return the member's part of GET /v1/status."""
@@ -89,7 +90,7 @@ class FleetMember:
 
     # ---- etcd ----
 
-    async def _follow_fleet(self) -> None:
+    async def _use_fleet_wide(self) -> None:
         """Follow etcd by [fleet] of the running configuration, and by another one as soon as that runs."""
         while True:
             fleet = self.source.fleet
@@ -214,7 +215,7 @@ class FleetMember:
                 self.source.refused(file, f"unexpected {type(e).__name__}: {e}")
                 raise
         try:
-            self._refused = await self._denials.follow_fleet(self._wanted.denials)
+            self._refused = await self._denials.use_fleet_wide(self._wanted.denials)
         except MrcdError as e:
             log.error("fleet-wide denials: %s; trying again", e.args[0])
             return _APPLY_RETRY_S
@@ -231,7 +232,7 @@ class FleetMember:
             is_pending = self._denials.is_pending
             await lease.write(report.document(self._host(), self.source, denials, self._refused, is_pending=is_pending))
             is_draining = is_pending or not all(d["empty"] for d in denials)
-            next_s = min(wait_s if is_draining else math.inf, self._denials.fleet_wide.next_end_s())
+            next_s = min(wait_s if is_draining else math.inf, self._denials.next_fleet_end_s())
             try:
                 await asyncio.wait_for(self._applied.wait(), None if math.isinf(next_s) else max(next_s, _REPORT_S[0]))
                 wait_s = _REPORT_S[0]

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mrcd import __version__
-from mrcd.denials import policy
-from mrcd.denials.policy import Denial
+from mrcd.denials import record
+from mrcd.denials.record import Denial
 from mrcd.fleet.keys import Wanted
 from mrcd.fleet.source import FileSource
 from mrcd.versions import SCHEMA_VERSION
@@ -87,7 +87,7 @@ def _denial(d: Denial, reports: Mapping[str, Document], names: Iterable[str], no
     }
     totals = {key: sum(entry[key] for entry in found.values()) for key in _COUNTED}
     lost = [entry["lost_packets"] for entry in found.values()]
-    return policy.brief(d, d.left_s(now)) | {
+    return record.brief(d, d.left_s(now)) | {
         "hosts": len(list(names)),
         "denied_hosts": len(found),
         "drained_hosts": sum(entry["empty"] for entry in found.values()),

@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from mrcd import state_dir
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Config
 from mrcd.config.fleet import Fleet
-from mrcd.denials import file as denials_file
 from mrcd.errors import ConfigError, MrcdError
 from mrcd.fleet.keys import FleetFile, digest
 
@@ -116,7 +116,7 @@ class FileSource:
                 head = (
                     f"# mrcd wrote this: generation {file.generation if file else 0} in etcd cluster {self.cluster}\n"
                 )
-                denials_file.replace(self.kept_path, head + (file.text if file else ""))
+                state_dir.replace(self.kept_path, head + (file.text if file else ""))
             else:
                 self.kept_path.unlink(missing_ok=True)
         except (MrcdError, OSError) as e:

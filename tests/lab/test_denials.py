@@ -7,8 +7,8 @@ import signal
 from collections.abc import Collection
 
 from labkit.cluster.api import Lab
+from mrcd import state_dir
 from mrcd.ctl.client import Client
-from mrcd.denials import file
 from mrcd.kernel.dataplane import pin_directory
 from mrcd.kernel.pinned import Tables
 from tests.cluster_files import host
@@ -119,7 +119,7 @@ def test_the_floor_refuses_denials_and_an_unreadable_file_allows_nothing(healthy
     assert denied(healthy) == set()
     mrcctl(healthy, "h0", "deny", "plane:1")
     healthy.exec("h0", ["ping", "-c8", "-i0.01", "-W1", "10.99.0.3"], check=True)
-    path = file.directory(healthy.run_dir("h0")) / file.FILE
+    path = state_dir.directory(healthy.run_dir("h0")) / state_dir.DENIALS
     path.write_text("{")
     restart(healthy)
     assert denied(healthy) == {4, 5, 6, 7}

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.denials import file
-from mrcd.denials.policy import Denial, Target, parse
+from mrcd import state_dir
+from mrcd.denials import record
+from mrcd.denials.record import Denial
+from mrcd.denials.targets import Target, parse
 from mrcd.errors import KernelError
 from tests.packet.wires import call, libc, unmount
 
@@ -26,21 +28,21 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_leaves_the_old_file(small: Path) -> None:
-    path = small / file.FILE
-    file.write(path, ONE)
+    path = small / state_dir.DENIALS
+    record.write(path, ONE)
     with pytest.raises(KernelError, match="No space left on device") as e:
-        file.write(path, MANY)
+        record.write(path, MANY)
     assert e.value.errno == errno.ENOSPC
-    assert file.read(path) == ONE
-    assert [p.name for p in small.iterdir()] == [file.FILE]
+    assert record.read(path) == ONE
+    assert [p.name for p in small.iterdir()] == [state_dir.DENIALS]
 
 
 def test_a_read_only_disk_says_so(small: Path) -> None:
-    path = small / file.FILE
-    file.write(path, ONE)
+    path = small / state_dir.DENIALS
+    record.write(path, ONE)
     call("remount", libc.mount(b"none", os.fsencode(small), b"tmpfs", 0x21, b""))  # MS_REMOUNT | MS_RDONLY
     with pytest.raises(KernelError, match="EROFS"):
-        file.write(path, [])
+        record.write(path, [])
     with pytest.raises(KernelError, match="EROFS"):
-        file.set_aside(path)
-    assert file.read(path) == ONE
+        state_dir.set_aside(path)
+    assert record.read(path) == ONE

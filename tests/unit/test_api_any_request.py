@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
+from mrcd import state_dir
 from mrcd.api import server
 from mrcd.daemon import attachment
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
-from mrcd.denials import file
 from mrcd.fleet.keys import Keys
 from mrcd.fleet.source import FileSource
 from mrcd.view import paths
@@ -109,7 +109,7 @@ class Served:
     """The API over a unix socket, and what its requests have changed."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.host, self.etcd, self.monkeypatch = Host(directory / file.FILE), MemoryEtcd(), monkeypatch
+        self.host, self.etcd, self.monkeypatch = Host(directory / state_dir.DENIALS), MemoryEtcd(), monkeypatch
         self.path = str(directory / "s")
         self.done: list[str] = []
         arrays, plan = self.host.tables, self.host.bench.plan

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from mrcd import state_dir
 from mrcd.api.denials import DenialsApi
 from mrcd.api.server import errors
 from mrcd.ctl.client import Client, Json
-from mrcd.denials import file
 from mrcd.errors import UsageError
 from mrcd.versions import SCHEMA_VERSION
 from tests.unit.test_denial_control import Host
@@ -21,7 +21,7 @@ from tests.unit.test_denial_control import Host
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    return Host(tmp_path / file.FILE)
+    return Host(tmp_path / state_dir.DENIALS)
 
 
 def asked(host: Host, directory: Path, *requests: Callable[[Client], Json]) -> list[Json]:

@@ -11,12 +11,13 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
+from mrcd import state_dir
 from mrcd.api.fleet import FleetApi
 from mrcd.api.server import errors
 from mrcd.ctl.client import Client, Json
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
-from mrcd.denials import file, policy
+from mrcd.denials import record, targets
 from mrcd.errors import UsageError
 from mrcd.fleet.etcd import Value
 from mrcd.fleet.keys import Keys, denial_value
@@ -26,14 +27,14 @@ from tests.unit.memory_etcd import MemoryEtcd
 from tests.unit.test_denial_control import Host
 
 KEYS = Keys("/mrcd")
-T1 = policy.parse(["t1:1:2"])
+T1 = targets.parse(["t1:1:2"])
 
 
 class Fleet:
     """The API of h0 over a unix socket, and an etcd."""
 
     def __init__(self, directory: Path) -> None:
-        self.host, self.etcd, self._directory = Host(directory / file.FILE), MemoryEtcd(), directory
+        self.host, self.etcd, self._directory = Host(directory / state_dir.DENIALS), MemoryEtcd(), directory
         daemon = cast(
             Daemon,
             SimpleNamespace(denials=self.host.control, plan=self.host.bench.plan, detached=False),
@@ -67,7 +68,7 @@ class Fleet:
         """Returns the answer to a POST."""
         return self.ask(lambda client: client.post(f"/v1/fleet/{path}", body))
 
-    def denial(self) -> policy.Denial:
+    def denial(self) -> record.Denial:
         """Returns the denial of T1 in etcd."""
         return KEYS.wanted(self.etcd.values).denials[T1]
 
@@ -100,7 +101,7 @@ def test_a_repeated_denial_keeps_its_end_and_its_reason(fleet: Fleet) -> None:
 
 
 def test_a_denial_that_has_ended_leaves_no_end_to_the_next(fleet: Fleet) -> None:
-    ended = policy.Denial(T1, time.time() - 60, time.time() - 1, "fan")
+    ended = record.Denial(T1, time.time() - 60, time.time() - 1, "fan")
     fleet.etcd.values[KEYS.denial(T1)] = Value(denial_value(ended), 1)
     fleet.post("deny", target=["t1:1:2"])
     assert (fleet.denial().until, fleet.denial().reason) == (None, "")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mrcd.denials import file, policy
+from mrcd import state_dir
+from mrcd.denials import record, targets
 from mrcd.versions import SCHEMA_VERSION
 from tests.unit.canned_daemon import PATH, STATUS, Daemon
 
@@ -146,13 +147,13 @@ def test_without_the_daemon_denials_come_from_the_file(mrcctl: Mrcctl, daemon: D
     result = mrcctl("denials")
     assert result.exit_code == 2
     assert "there is no" in result.stderr
-    file.write(run_dir / file.FILE, [policy.Denial(policy.parse(["t1:1:2"]), 1.0, reason="fan")])
+    record.write(run_dir / state_dir.DENIALS, [record.Denial(targets.parse(["t1:1:2"]), 1.0, reason="fan")])
     result = mrcctl("denials", "--json")
     assert "mrcd is not running; from" in result.stderr
     (denial,) = json.loads(result.stdout)["denials"]
     assert (denial["target"], denial["reason"], denial["remaining_s"]) == ("t1:1:2", "fan", None)
     assert "t1:1:2" in mrcctl("denials").stdout
-    (run_dir / file.FILE).write_text("{")
+    (run_dir / state_dir.DENIALS).write_text("{")
     assert mrcctl("denials").exit_code == 2
 
 

@@ -10,7 +10,7 @@ from mrcd.config import cluster_file
 from mrcd.ctl.packets import diagnosis, faults, probe, trace, trace_probes
 from mrcd.ctl.packets.exchange import LocalHost, Nic
 from mrcd.ctl.packets.trace_probes import Node, TraceProbe
-from mrcd.denials import policy
+from mrcd.denials import targets
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from tests.cluster_files import host
@@ -200,7 +200,7 @@ def test_the_verdict_names_the_plane_and_the_targets(broken: set[str], text: str
     assert said.text == text
     assert all(target in text for target in said.targets)
     for target in said.targets:
-        assert str(policy.parse([target])) == target
+        assert str(targets.parse([target])) == target
 
 
 def known(carrier: bool | None = True, linked: tuple[int, ...] = (0, 1), reachable: bool = True) -> list[faults.Known]:

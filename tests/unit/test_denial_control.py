@@ -10,10 +10,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from mrcd import state_dir
 from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
-from mrcd.denials import file, policy
-from mrcd.denials.control import DenialControl
+from mrcd.denials import record, targets
+from mrcd.denials.deny_and_allow import DenialControl
 from mrcd.denials.enforcement import Document
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
@@ -39,7 +40,7 @@ class Host:
 
     def again(self) -> None:
         self.control = DenialControl(self.path, self.bench.log, lambda: self.wall, lambda: self.clock)
-        self.run(self.control.follow(self.bench.plan, self.tables, self.bench.monitor))
+        self.run(self.control.use_paths(self.bench.plan, self.tables, self.bench.monitor))
 
     @property
     def tables(self) -> pinned.Tables:
@@ -49,11 +50,11 @@ class Host:
         return asyncio.run(what)
 
     def deny(self, text: str, **how: Any) -> Document:
-        found: Document = self.run(self.control.deny(policy.parse(text.split()), **how))
+        found: Document = self.run(self.control.deny(targets.parse(text.split()), **how))
         return found
 
     def allow(self, text: str = "") -> Document:
-        target = policy.parse(text.split()) if text else None
+        target = targets.parse(text.split()) if text else None
         found: Document = self.run(self.control.allow(target, 7))
         return found
 
@@ -77,7 +78,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    return Host(tmp_path / file.FILE)
+    return Host(tmp_path / state_dir.DENIALS)
 
 
 # ---- deny and allow ----
@@ -97,7 +98,7 @@ def test_deny_and_allow(host: Host) -> None:
     assert (answer["changed"], answer["ended"], answer["refused"]) == (2, ["t1:1:2"], 0)
     assert host.bench.arrays.evs["state"][1, 6] == EvState.UNKNOWN  # probed before it is used
     assert host.told() == ["deny", "allow"]
-    assert file.read(host.path) == []
+    assert record.read(host.path) == []
 
 
 def test_deny_again_changes_nothing_but_what_is_new(host: Host) -> None:
@@ -111,7 +112,7 @@ def test_deny_again_changes_nothing_but_what_is_new(host: Host) -> None:
     host.deny("plane:1", for_s=120, drain=True, reason="optics")
     (said,) = host.control.brief()
     assert (said["remaining_s"], said["reason"], said["action"]) == (120, "optics", "drain")
-    answer = host.deny("plane:1", for_s=policy.duration_s("always"))
+    answer = host.deny("plane:1", for_s=targets.duration_s("always"))
     assert answer["message"].startswith("plane:1 stays denied without an end: 9 EVs")
     assert host.control.brief()[0]["until"] is None
     host.later(1e6)
@@ -169,7 +170,7 @@ def test_a_denial_below_the_floor_of_a_peer_is_refused_whole(host: Host) -> None
     assert answer["peers_below"] == [{"peer": "h1", "left_evs": 0, "evs": 8, "ev_min_active": 2}]
     assert "h1 with 0 of 8 (ev_min_active 2)" in answer["message"]
     assert (host.denied(), host.targets, host.told()) == (set(), [], [])
-    assert file.read(host.path) in (None, [])
+    assert record.read(host.path) in (None, [])
     answer = host.deny("peer:h1", force=True)
     assert (answer["changed"], host.denied()) == (8, ALL)
     assert host.control.brief()[0]["forced"]
@@ -184,7 +185,7 @@ def test_a_switch_without_paths_can_be_denied(host: Host) -> None:
 
 
 def test_the_number_of_denials_is_limited(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "DENIALS_MAX", 2)
+    monkeypatch.setattr(host.control.table, "MOST", 2)
     host.deny("t1:0:0")
     host.deny("t1:0:1")
     host.deny("t1:0:1", reason="the same")
@@ -224,7 +225,7 @@ def test_a_denial_ends_by_itself(host: Host) -> None:
     host.later(2)
     assert host.denied() == {7}
     assert host.told() == ["deny", "deny", "expired"]
-    assert [str(d.target) for d in file.read(host.path) or []] == ["t1:1:3"]
+    assert [str(d.target) for d in record.read(host.path) or []] == ["t1:1:3"]
 
 
 def test_a_changed_wall_clock_does_not_change_the_end_of_a_denial(host: Host) -> None:
@@ -242,7 +243,7 @@ def test_the_task_ends_a_denial(host: Host) -> None:
         task = asyncio.create_task(host.control.run())
         await asyncio.sleep(0)  # it waits, without an end
         host.clock = 500.0
-        await host.control.deny(policy.parse(["t1:1:2"]), for_s=0.02)
+        await host.control.deny(targets.parse(["t1:1:2"]), for_s=0.02)
         host.clock += 1
         for _ in range(200):
             if not host.denied():
@@ -285,7 +286,7 @@ def test_new_paths_are_denied_too(host: Host) -> None:
     dataplane = cast(Dataplane, host.bench.programs)
     monitor = Monitor(plan, host.tables, dataplane, host.bench.log, host.bench.changed.append)
     assert host.denied(2) == set()
-    host.run(host.control.follow(plan, host.tables, monitor))
+    host.run(host.control.use_paths(plan, host.tables, monitor))
     assert host.denied(2) == {6}
 
 
@@ -333,7 +334,7 @@ def test_nothing_is_empty_while_a_reload_selects_the_evs(host: Host, monkeypatch
             return []
 
         monkeypatch.setattr("mrcd.denials.enforcement.asyncio.to_thread", wait)
-        reload = asyncio.create_task(host.control.follow(host.bench.plan, host.tables, host.bench.monitor))
+        reload = asyncio.create_task(host.control.use_paths(host.bench.plan, host.tables, host.bench.monitor))
         await asyncio.sleep(0)
         found = host.control.document()["denials"]
         selected.set()
@@ -349,7 +350,7 @@ def test_nothing_is_empty_while_a_reload_selects_the_evs(host: Host, monkeypatch
 @pytest.fixture
 def full(host: Host, tmp_path: Path) -> Callable[[bool], None]:
     """There is a file where the directory should be: the kernel refuses that to root too."""
-    host.path = host.control.denials.path = tmp_path / "state" / file.FILE
+    host.path = host.control.table.paths[False] = tmp_path / "state" / state_dir.DENIALS
 
     def fill(yes: bool) -> None:
         if yes:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.denials import file
-from mrcd.denials.policy import Denial, parse
+from mrcd import state_dir
+from mrcd.denials import record
+from mrcd.denials.record import Denial
+from mrcd.denials.targets import parse
 from mrcd.errors import KernelError
 
 ONE = Denial(parse(["t1:1:2"]), 10.0, 20.0, "fan tray", 0, drain=True)
@@ -18,12 +20,12 @@ TWO = Denial(parse(["peer:h1", "plane:1"]), 11.0)
 
 
 def test_written_denials_are_read_back(tmp_path: Path) -> None:
-    path = tmp_path / "made" / "for it" / file.FILE
-    assert file.read(path) is None
+    path = tmp_path / "made" / "for it" / state_dir.DENIALS
+    assert record.read(path) is None
     for denials in ([ONE, TWO], [TWO], []):
-        file.write(path, denials)
-        assert file.read(path) == denials
-    assert [p.name for p in path.parent.iterdir()] == [file.FILE]
+        record.write(path, denials)
+        assert record.read(path) == denials
+    assert [p.name for p in path.parent.iterdir()] == [state_dir.DENIALS]
     assert json.loads(path.read_text())["schema_version"] == 1
 
 
@@ -44,45 +46,45 @@ def test_written_denials_are_read_back(tmp_path: Path) -> None:
     ids=lambda c: repr(c[:24]),
 )
 def test_an_invalid_file_is_reported_and_renamed(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / file.FILE
+    path = tmp_path / state_dir.DENIALS
     path.write_bytes(content)
-    with pytest.raises(file.Unreadable, match=str(path)):
-        file.read(path)
-    kept = file.set_aside(path)
+    with pytest.raises(record.Unreadable, match=str(path)):
+        record.read(path)
+    kept = state_dir.set_aside(path)
     assert kept.read_bytes() == content
-    assert file.read(path) is None
-    file.write(path, [ONE])
+    assert record.read(path) is None
+    record.write(path, [ONE])
     assert kept.read_bytes() == content
 
 
 def test_a_directory_instead_of_the_file_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / file.FILE
+    path = tmp_path / state_dir.DENIALS
     path.mkdir()
-    with pytest.raises(file.Unreadable, match="Is a directory"):
-        file.read(path)
+    with pytest.raises(record.Unreadable, match="Is a directory"):
+        record.read(path)
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     """The kernel refuses half-way through: no file may grow beyond 100 bytes."""
-    path = tmp_path / file.FILE
-    file.write(path, [TWO])
+    path = tmp_path / state_dir.DENIALS
+    record.write(path, [TWO])
     before = path.read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
         with pytest.raises(KernelError) as e:
-            file.write(path, [ONE, TWO])
+            record.write(path, [ONE, TWO])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert e.value.errno == errno.EFBIG
     assert str(path) in str(e.value)
     assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == [file.FILE]
+    assert [p.name for p in tmp_path.iterdir()] == [state_dir.DENIALS]
 
 
 def test_the_path_of_the_denials_file() -> None:
-    assert file.directory(Path("/run/mrcd")) == Path("/var/lib/mrcd")
-    assert file.directory(Path("/run/other")) == Path("/run/other")
-    assert file.directory(Path("/run/other"), Path("/x")) == Path("/x")
+    assert state_dir.directory(Path("/run/mrcd")) == Path("/var/lib/mrcd")
+    assert state_dir.directory(Path("/run/other")) == Path("/run/other")
+    assert state_dir.directory(Path("/run/other"), Path("/x")) == Path("/x")

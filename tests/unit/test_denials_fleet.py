@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mrcd.denials import file, policy
-from mrcd.denials.policy import Denial, Target
+from mrcd import state_dir
+from mrcd.denials import targets
+from mrcd.denials.record import Denial
+from mrcd.denials.targets import Target
 from mrcd.errors import MachineError
 from mrcd.kernel.enums import EvState
 from tests.unit.test_denial_control import Host
@@ -17,17 +19,17 @@ from tests.unit.test_denial_control import Host
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    return Host(tmp_path / file.FILE)
+    return Host(tmp_path / state_dir.DENIALS)
 
 
 def target(text: str) -> Target:
-    return policy.parse(text.split())
+    return targets.parse(text.split())
 
 
 def follow(host: Host, *texts: str, **more: Any) -> Mapping[Target, str]:
     """Has these fleet-wide denials in force, and returns the refused ones."""
     wanted = {target(t): Denial(target(t), host.wall, **({"host": "h9"} | more)) for t in texts}
-    found: dict[Denial, str] = host.run(host.control.follow_fleet(wanted))
+    found: dict[Denial, str] = host.run(host.control.use_fleet_wide(wanted))
     return {d.target: why for d, why in found.items()}
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
-from mrcd.denials import policy
+from mrcd.denials import targets
 from mrcd.fabric import topology
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity
 from mrcd.health.diagnosis.read_facts import read_facts
@@ -61,7 +61,7 @@ class Host(Arrays):
 
     def where(self, target: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the rows and EVs that cross a target of `mrcctl deny`."""
-        rows = policy.selected(self.plan, policy.parse(target.split()))
+        rows = targets.selected(self.plan, targets.parse(target.split()))
         pairs = [(row, ev) for row, evs in rows.items() for ev in evs]
         return np.array([r for r, _ in pairs]), np.array([e for _, e in pairs])
 
@@ -118,7 +118,7 @@ def test_a_dead_element(target: str, cause: str, named: str, or_targets: list[st
     assert (str(c.kind), c.target, list(c.or_targets)) == (cause, named, or_targets)
     assert c.confidence is (Confidence.AMBIGUOUS if or_targets else Confidence.LIKELY)
     assert c.kind.severity is (Severity.WARNING if cause == "unknown" else Severity.CRITICAL)
-    policy.parse(c.target.split())
+    targets.parse(c.target.split())
 
 
 def test_a_cause_says_how_much_it_explains_and_since_when() -> None:

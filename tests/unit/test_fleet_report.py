@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mrcd.ctl.documents import fleet as documents
-from mrcd.denials import policy
-from mrcd.denials.policy import Denial
+from mrcd.denials import targets
+from mrcd.denials.record import Denial
 from mrcd.fleet import report
 from mrcd.fleet.etcd import Value
 from mrcd.fleet.keys import FleetFile, Keys, denial_value, report_value
@@ -17,7 +17,7 @@ from mrcd.fleet.source import FileSource, Loaded, Refusal
 from tests.unit.test_fleet_source import OWN
 
 KEYS = Keys("/mrcd")
-T1 = policy.parse(["t1:1:2"])
+T1 = targets.parse(["t1:1:2"])
 NOW = 1e9
 HOSTS = ["h0", "h1", "h2"]
 
@@ -87,18 +87,18 @@ def test_what_is_wanted_is_read_from_the_keys() -> None:
         (KEYS.denial(T1), b'{"schema_version": 2}', "not a document of version 1"),
         (KEYS.denial(T1), b'{"schema_version": 1}', "denial"),
         (KEYS.denial(T1), b'{"schema_version": 1, "denial": {"target": ["t1"]}}', "lacks the field"),
-        (KEYS.denial(policy.parse(["plane:1"])), denial_value(denial()), "it is about t1:1:2"),
+        (KEYS.denial(targets.parse(["plane:1"])), denial_value(denial()), "it is about t1:1:2"),
     ],
 )
 def test_a_key_that_cannot_be_read_is_named_and_hides_no_other(key: str, data: bytes, why: str) -> None:
-    good = {KEYS.denial(policy.parse(["plane:0"])): Value(denial_value(denial_of("plane:0")), 1)}
+    good = {KEYS.denial(targets.parse(["plane:0"])): Value(denial_value(denial_of("plane:0")), 1)}
     wanted = KEYS.wanted(good | {key: Value(data, 2)})
-    assert list(wanted.denials) == [policy.parse(["plane:0"])]
+    assert list(wanted.denials) == [targets.parse(["plane:0"])]
     assert why in wanted.unreadable[key]
 
 
 def denial_of(word: str) -> Denial:
-    return Denial(policy.parse([word]), NOW)
+    return Denial(targets.parse([word]), NOW)
 
 
 @pytest.mark.parametrize(

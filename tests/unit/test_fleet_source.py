@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mrcd.config.fleet import base_url
-from mrcd.denials import policy
-from mrcd.denials.policy import Denial
+from mrcd.denials import targets
+from mrcd.denials.record import Denial
 from mrcd.errors import ConfigError, MachineError, MrcdError
 from mrcd.fleet import start
 from mrcd.fleet.etcd import EtcdAway, Snapshot, Value
@@ -235,10 +235,10 @@ class Applied:
         adopt(self.source)
         self.denied: list[list[str]] = []
         self.refuses = False
-        denials: Any = SimpleNamespace(follow_fleet=self.follow_fleet)
+        denials: Any = SimpleNamespace(use_fleet_wide=self.use_fleet_wide)
         self.member = FleetMember(lambda: "h0", self.source, lambda: self.adopt(), denials, SimpleNamespace(add=None))  # type: ignore[arg-type]
 
-    async def follow_fleet(self, wanted: dict[Any, Denial]) -> dict[Any, str]:
+    async def use_fleet_wide(self, wanted: dict[Any, Denial]) -> dict[Any, str]:
         self.denied.append([str(t) for t in wanted])
         return {}
 
@@ -257,8 +257,8 @@ class Applied:
 
 def wanted(file: FleetFile | None, *words: str) -> Wanted:
     keys = Keys("/mrcd")
-    targets = [policy.parse([w]) for w in words]
-    found = {keys.denial(t): Value(denial_value(Denial(t, 1e9)), 1) for t in targets}
+    named = [targets.parse([w]) for w in words]
+    found = {keys.denial(t): Value(denial_value(Denial(t, 1e9)), 1) for t in named}
     return Wanted(file, keys.wanted(found).denials)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.denials import policy
-from mrcd.denials.policy import Denial, Standing, Target
+from mrcd.denials import record, targets
+from mrcd.denials.record import Denial
+from mrcd.denials.targets import Standing, Target
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
 from tests.cluster_files import host
@@ -20,11 +21,11 @@ ALL = list(range(8))
 
 
 def target(text: str) -> Target:
-    return policy.parse(text.split())
+    return targets.parse(text.split())
 
 
 def evs(text: str, plan: topology.Plan = PLAN) -> dict[str, list[int]]:
-    found = policy.selected(plan, target(text))
+    found = targets.selected(plan, target(text))
     return {p.host.name: found[p.host.id] for p in plan.peers if p.host.id in found}
 
 
@@ -51,7 +52,7 @@ def test_a_target_selects_its_evs(text: str, expected: dict[str, list[int]]) -> 
     assert evs(text) == expected
     again = target(str(target(text)))
     assert again == target(text)
-    policy.check(PLAN, again)
+    targets.check(PLAN, again)
 
 
 def test_a_target_covers_paths_of_a_later_configuration() -> None:
@@ -102,15 +103,15 @@ def test_listed_paths_go_by_the_switches_that_their_segments_name() -> None:
 )
 def test_invalid_targets_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as e:
-        policy.check(PLAN, target(text))
+        targets.check(PLAN, target(text))
     assert "no path matches both" in message or e.value.hint
 
 
 def test_with_ecmp_no_ev_belongs_to_a_t1() -> None:
     plan = topology.plan(cluster_file.parse(TEXT.replace("[cluster]", '[cluster]\nencapsulation = "ecmp"')), "h0")
     with pytest.raises(UsageError, match="encapsulation ecmp"):
-        policy.check(plan, target("t1:0:1"))
-    policy.check(plan, target("t0:0:1"))
+        targets.check(plan, target("t1:0:1"))
+    targets.check(plan, target("t0:0:1"))
     assert evs("t0:0:1", plan) == {"h1": [0, 1, 2, 3], "h3": [0, 1, 2, 3]}
 
 
@@ -136,7 +137,7 @@ def test_with_ecmp_no_ev_belongs_to_a_t1() -> None:
     ],
 )
 def test_a_target_contains_narrower_ones(wide: str, narrow: str, expected: bool) -> None:
-    assert policy.covers(PLAN, target(wide), target(narrow)) is expected
+    assert targets.covers(PLAN, target(wide), target(narrow)) is expected
     if expected:
         inner, outer = evs(narrow), evs(wide)
         assert all(set(found) <= set(outer[name]) for name, found in inner.items())
@@ -145,7 +146,7 @@ def test_a_target_contains_narrower_ones(wide: str, narrow: str, expected: bool)
 def test_evs_are_described_in_few_words() -> None:
     def said(**rows: list[int]) -> list[str]:
         ids = {p.host.name: p.host.id for p in PLAN.peers}
-        return [str(t) for t in policy.described(PLAN, {ids[n]: found for n, found in rows.items()})]
+        return [str(t) for t in targets.described(PLAN, {ids[n]: found for n, found in rows.items()})]
 
     assert said() == []
     assert said(h1=[4, 5, 6, 7], h2=[4], h3=[4, 5, 6, 7]) == ["plane:1"]
@@ -178,7 +179,7 @@ def standing(denied: tuple[int, ...] = (), well: tuple[int, ...] = tuple(ALL), f
     ],
 )
 def test_the_floor(before: Standing, wanted: list[int], left: int | None) -> None:
-    found = policy.short([(before, wanted)])
+    found = targets.below_floors([(before, wanted)])
     assert [s.left for s in found] == ([] if left is None else [left])
     if found:
         assert str(found[0]) == f"h1 with {left} of 8 (ev_min_active 3)"
@@ -192,13 +193,13 @@ def test_the_floor(before: Standing, wanted: list[int], left: int | None) -> Non
     [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("2d", 172_800), (" 5M ", 300), ("366d", 31_622_400)],
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert policy.duration_s(text) == seconds
+    assert targets.duration_s(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "30", "m", "-5m", "0s", "30m1h", "1.5h", "367d", "1e3s", "٣m", "9" * 400 + "d"])
 def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a duration"):
-        policy.duration_s(text)
+        targets.duration_s(text)
 
 
 def test_the_remaining_time_of_a_denial() -> None:
@@ -209,20 +210,20 @@ def test_the_remaining_time_of_a_denial() -> None:
 
 
 def test_a_reason_is_one_printable_line() -> None:
-    assert policy.checked_reason(" fan tray ü ") == "fan tray ü"
+    assert targets.checked_reason(" fan tray ü ") == "fan tray ü"
     for text in ("a\nb", "\033[31m", "x" * 201):
         with pytest.raises(UsageError, match="one line"):
-            policy.checked_reason(text)
+            targets.checked_reason(text)
 
 
 # ---- as JSON ----
 
-GOOD: dict[str, Any] = policy.as_json(Denial(target("link:1:0:2 peer:h1"), 1.5, 9.5, "why", 1000, True, True))
+GOOD: dict[str, Any] = record.as_json(Denial(target("link:1:0:2 peer:h1"), 1.5, 9.5, "why", 1000, True, True))
 
 
 def test_denials_survive_json() -> None:
-    for d in (Denial(target("ev:h1:5"), 1.0), policy.from_json(GOOD)):
-        assert policy.from_json(json.loads(json.dumps(policy.as_json(d)))) == d
+    for d in (Denial(target("ev:h1:5"), 1.0), record.from_json(GOOD)):
+        assert record.from_json(json.loads(json.dumps(record.as_json(d)))) == d
 
 
 @pytest.mark.parametrize(
@@ -246,12 +247,12 @@ def test_denials_survive_json() -> None:
 )
 def test_invalid_json_denials_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"denial|not a target|target is missing|one line"):
-        policy.from_json(GOOD | change)
+        record.from_json(GOOD | change)
 
 
 def test_incomplete_json_denials_are_refused() -> None:
     for key in GOOD:
         with pytest.raises(ValueError, match=key):
-            policy.from_json({k: v for k, v in GOOD.items() if k != key})
+            record.from_json({k: v for k, v in GOOD.items() if k != key})
     with pytest.raises(ValueError, match="not an object"):
-        policy.from_json([])
+        record.from_json([])

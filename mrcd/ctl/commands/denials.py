@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl deny`, `drain`, `allow`, `undrain` and `denials`.
 
-deny and allow post to the daemon, which decides and applies them (mrcd/denials/control.py). drain also polls
+deny and allow post to the daemon, which decides and applies them (mrcd/denials/deny_and_allow.py). drain also polls
 /v1/denials until no packet is in flight.
 """
 
@@ -21,6 +21,7 @@ from mrcd.ctl.options import ev_option, peer_option, plane_option, wide_option
 from mrcd.ctl.target_argument import target_argument
 from mrcd.ctl.terminal import render
 from mrcd.errors import DaemonError, UsageError
+from mrcd.state_dir import DENIALS
 
 _POLL_S = 0.02
 EPILOG = (
@@ -176,20 +177,17 @@ def denials(options: Options, wide: bool) -> None:
 
 
 def _from_file(run_dir: Path, down: DaemonDown) -> Json:
-    from mrcd.denials import (
-        file,  # a late import: it takes longer than mrcctl takes to answer
-        policy,
-    )
+    from mrcd.denials import record  # a late import: it takes longer than mrcctl takes to answer
 
-    path = state_dir(run_dir) / file.FILE
+    path = state_dir(run_dir) / DENIALS
     try:
-        found = file.read(path)
-    except file.Unreadable as e:
+        found = record.read(path)
+    except record.Unreadable as e:
         raise down.because(f"and {e.args[0]}") from None
     if found is None:
         raise down.because(f"and there is no {path}")
     left = [(d, d.left_s(time.time())) for d in found]
-    document = [policy.brief(d, s) for d, s in left]
+    document = [record.brief(d, s) for d, s in left]
     return {"denials": document, "pending": False} | {
         "file": str(path),
         "saved": True,

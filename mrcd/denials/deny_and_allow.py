@@ -3,9 +3,9 @@
 
 A denial passes these modules, in this order:
 
-1. `api/denials.py` reads the request; `policy.parse` makes a Target of its words.
-2. `DenialControl.deny` here has policy.py check the target and the floor of each peer.
-3. `in_force.py` enters the denial, saves it (file.py) and adds an event.
+1. `api/denials.py` reads the request; `targets.parse` makes a Target of its words.
+2. `DenialControl.deny` here has targets.py check the target and the floor of each peer.
+3. `table.py` enters the denial (record.py), saves it and adds an event.
 4. `enforcement.py` sets the state of each covered EV to DENIED; the eBPF programs choose no such EV.
 5. `answers.py` makes the document that the API returns.
 
@@ -19,12 +19,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from mrcd.denials import answers, file, policy
-from mrcd.denials.enforcement import Document, Enforcement, Evs, by_row
-from mrcd.denials.in_force import Denials
-from mrcd.denials.policy import Denial, Target
+from mrcd.denials import answers, targets
+from mrcd.denials.enforcement import Document, Enforcement
+from mrcd.denials.record import Denial
+from mrcd.denials.table import FLEET, OWN, SCOPES, DenialTable
+from mrcd.denials.targets import Evs, Short, Target, by_row
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
@@ -32,7 +34,7 @@ from mrcd.health.monitor import Monitor
 from mrcd.kernel.pinned import Tables
 from mrcd.versions import SCHEMA_VERSION
 
-log = logging.getLogger("mrcd.denials.control")
+log = logging.getLogger("mrcd.denials")
 
 _RETRY_S = 1.0
 _SAVE_RETRY_S = 10.0
@@ -41,7 +43,7 @@ _SAVE_RETRY_S = 10.0
 class DenialControl:
     """One host's denials: its own, and those of the whole fleet.
 
-    `follow` sets the paths; call it before any other method. `wall` and `clock` are the clocks of `Denials`.
+    `use_paths` sets the paths; call it before any other method. `wall` and `clock` are the clocks of `DenialTable`.
     """
 
     def __init__(
@@ -51,10 +53,8 @@ class DenialControl:
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.denials = Denials(path, events, wall, clock)
-        self.fleet_wide = Denials(path.with_name(file.FLEET_FILE), events, wall, clock)
-        self._lists = self.denials, self.fleet_wide
-        self._enforcement = Enforcement(*self._lists)
+        self.table = DenialTable(path, events, wall, clock)
+        self._enforcement = Enforcement(self.table)
         self._events = events
         self._is_started = False
         self._lock = asyncio.Lock()
@@ -62,10 +62,10 @@ class DenialControl:
 
     # ---- the paths ----
 
-    async def follow(self, plan: Plan, tables: Tables, monitor: Monitor) -> None:
+    async def use_paths(self, plan: Plan, tables: Tables, monitor: Monitor) -> None:
         """Apply the denials to these paths. The first call also reads the denials of the previous run."""
         async with self._lock:
-            self._enforcement.follow(plan, tables, monitor)
+            self._enforcement.use_paths(plan, tables, monitor)
             if not self._is_started:
                 await self._restore()
                 self._is_started = True
@@ -77,28 +77,27 @@ class DenialControl:
         unrecorded = [at for at in self._enforcement.denied_in_tables() if at not in covered]
         if unrecorded:
             self._adopt(unrecorded)
-        for denials in self._lists:
-            for target in denials:
-                denials.add_event("restored", target)
+        for _, d in self.table:
+            self.table.add_event("restored", d)
 
     async def _load(self) -> set[tuple[int, int]]:
         """Read the files. Returns the EVs that their denials cover, including denials that have expired since."""
         covered: set[tuple[int, int]] = set()
-        for denials in self._lists:
-            for d in denials.read():
+        for scope in SCOPES:
+            for d in self.table.read(scope):
                 covered |= set(await self._enforcement.evs(d.target))
-                if d.left_s(denials.wall()):
-                    denials.enter(d)
+                if d.left_s(self.table.wall()):
+                    self.table.enter(scope, d)
                 else:
                     self._events.add("denial", reason="expired", evidence={"target": str(d.target)})
         return covered
 
     def _adopt(self, unrecorded: Evs) -> None:
         """Enter denials for EVs that an earlier run denied and no record names: nobody has allowed them."""
-        for target in policy.described(self._enforcement.plan, by_row(unrecorded)):
+        for target in targets.described(self._enforcement.plan, by_row(unrecorded)):
             reason = "found denied at the start, without a record"
-            self.denials.enter(Denial(target, self.denials.wall(), reason=reason))
-        self.denials.save()
+            self.table.enter(OWN, Denial(target, self.table.wall(), reason=reason))
+        self.table.save(OWN)
 
     def _warn_below_floor(self) -> None:
         """Warn where restored denials leave too few of the present paths. They stay in force."""
@@ -129,58 +128,65 @@ class DenialControl:
         MachineError if the tables refuse.
         """
         async with self._lock:
-            plan = self._enforcement.plan
-            policy.check(plan, target)
+            plan, table = self._enforcement.plan, self.table
+            targets.check(plan, target)
             evs = await self._enforcement.evs(target)
             short = [] if force else self._short(evs)
             if short:
-                return answers.refused(plan, target, short, len(evs)) | self.denials.saved()
-            before = self.denials.get(target)
-            if before is None and len(self.denials) >= policy.DENIALS_MAX:
-                full = f"{policy.DENIALS_MAX} denials are in force, and no more are kept"
+                return answers.refused(plan, target, short, len(evs)) | table.saved(OWN)
+            before = table.get(OWN, target)
+            if before is None and table.is_full(OWN):
+                full = f"{self.table.MOST} denials are in force, and no more are kept"
                 raise UsageError(full, hint="end some with `mrcctl allow`, or deny a wider target")
-            now, left_s = self.denials.wall(), math.inf
+            now, left_s = table.wall(), math.inf
             if for_s is not None:
                 left_s = for_s
-            elif before is not None and self.denials.left_s(target) > 0:
-                left_s = self.denials.left_s(target)
+            elif before is not None and table.left_s(before) > 0:
+                left_s = table.left_s(before)
             until = None if math.isinf(left_s) else now + left_s
             reason = reason or (before.reason if before else "")
-            self._enforcement.keep_losses(target, evs)
-            self.denials.enter(Denial(target, now, until, reason, uid, drain, force))
-            self._enforcement.keep_evs(target, evs)
+            self._enter(OWN, Denial(target, now, until, reason, uid, drain, force), evs, "drain" if drain else "deny")
             self._wake.set()
-            self.denials.save()
-            self.denials.add_event("drain" if drain else "deny", target)
+            table.save(OWN)
             denied, _ = await self._apply(target)
             message = answers.deny_message(target, is_new=before is None, left_s=left_s, evs=evs)
-            return answers.changed(plan, target, denied, message) | self.denials.saved()
+            return answers.changed(plan, target, denied, message) | table.saved(OWN)
 
-    def _short(self, evs: Evs) -> list[policy.Short]:
+    def _enter(self, scope: bool, d: Denial, evs: Evs, event: str) -> None:
+        """Put a denial into force. If its target is denied already, its losses count from the earlier beginning."""
+        lost = self.table.lost_before(d.target)
+        lost = self._enforcement.lost_on(evs) if lost is None else lost
+        self.table.enter(scope, replace(d, evs=evs, lost_before=lost))
+        entered = self.table.get(scope, d.target)
+        assert entered is not None
+        self.table.add_event(event, entered)
+
+    def _short(self, evs: Evs) -> list[Short]:
         """Return the peers that would fall below their floors without these EVs."""
         rows = by_row(evs)
         standings = self._enforcement.standings(rows)
-        return policy.short((standings[row], numbers) for row, numbers in rows.items())
+        return targets.below_floors((standings[row], numbers) for row, numbers in rows.items())
 
     async def allow(self, target: Target | None, uid: int | None = None) -> Document:
         """End the denials of a target and those within it; None ends all. Raises UsageError, MachineError."""
         async with self._lock:
             plan = self._enforcement.plan
-            ended = [t for t in self.denials if target is None or policy.covers(plan, target, t)]
+            own = self.table.of(OWN)
+            ended = [t for t in own if target is None or targets.covers(plan, target, t)]
             if target is not None and not ended:
-                policy.check(plan, target)
+                targets.check(plan, target)
             for t in ended:
-                self._end(self.denials, t, "allow", uid)
+                self._end(OWN, own[t], "allow", uid)
             if ended:
                 self._wake.set()
             _, allowed = await self._apply(target)
             if ended:
-                self.denials.save()  # after the tables: a restart adopts EVs that are denied without a record
+                self.table.save(OWN)  # after the tables: a restart adopts EVs that are denied without a record
             evs = [] if target is None else await self._enforcement.evs(target)
             covering = [by for row, ev in evs if (by := self._enforcement.target_of(row, ev)) is not None]
-            others = [(t, t not in self.denials) for t in dict.fromkeys(covering)]
+            others = [(t, self.table.get(OWN, t) is None) for t in dict.fromkeys(covering)]
             message = answers.allow_message(target, ended, others, len(covering))
-            answer = answers.changed(plan, target, allowed, message) | self.denials.saved()
+            answer = answers.changed(plan, target, allowed, message) | self.table.saved(OWN)
             return answer | {
                 "ended": [str(t) for t in ended],
                 "refused": len(covering),
@@ -195,40 +201,35 @@ class DenialControl:
             message = f"{subject}: kept, but not applied to the tables: {e.args[0]}; mrcd tries again each second"
             raise MachineError(message, hint="`mrcctl denials` and `mrcctl paths` show the progress") from None
 
-    def _end(self, denials: Denials, target: Target, reason: str, uid: int | None = None) -> None:
-        denials.add_event(reason, target, uid)
-        denials.remove(target)
-        self._enforcement.forget(target)
+    def _end(self, scope: bool, d: Denial, reason: str, uid: int | None = None) -> None:
+        self.table.add_event(reason, d, uid)
+        self.table.remove(scope, d.target)
 
     # ---- fleet-wide denials ----
 
-    async def follow_fleet(self, wanted: Mapping[Target, Denial]) -> dict[Denial, str]:
+    async def use_fleet_wide(self, wanted: Mapping[Target, Denial]) -> dict[Denial, str]:
         """Have exactly these fleet-wide denials in force. Returns those that this host refuses, with reasons.
 
         A host refuses a denial that `deny` would refuse here. Raises MrcdError if the tables refuse.
         """
-        fleet_wide, refused = self.fleet_wide, dict[Denial, str]()
+        table, refused = self.table, dict[Denial, str]()
         async with self._lock:
             self._wake.set()  # `run` ends them in time, and tries again what the tables refuse
-            ended = [t for t in fleet_wide if t not in wanted]
-            for t in ended:
-                self._end(fleet_wide, t, "allow")
+            ended = [d for t, d in table.of(FLEET).items() if t not in wanted]
+            for d in ended:
+                self._end(FLEET, d, "allow")
             if ended or self._enforcement.is_pending:
                 await self._enforcement.apply()  # before the floors are checked
             if ended:
-                fleet_wide.save()
-            new = [d for d in wanted.values() if d != fleet_wide.get(d.target) and d.left_s(fleet_wide.wall())]
+                table.save(FLEET)
+            new = [d for d in wanted.values() if d != table.get(FLEET, d.target) and d.left_s(table.wall())]
             for d in sorted(new, key=lambda d: d.since):
                 why = await self._refusal(d)
                 if why is not None:
                     refused[d] = why
                     continue
-                evs = await self._enforcement.evs(d.target)
-                self._enforcement.keep_losses(d.target, evs)
-                fleet_wide.enter(d)
-                self._enforcement.keep_evs(d.target, evs)
-                fleet_wide.add_event("drain" if d.drain else "deny", d.target)
-                fleet_wide.save()
+                self._enter(FLEET, d, await self._enforcement.evs(d.target), "drain" if d.drain else "deny")
+                table.save(FLEET)
                 await self._enforcement.apply()  # the floors of the next denial are checked by the tables
         return refused
 
@@ -238,15 +239,15 @@ class DenialControl:
             return await self._refusal(denial)
 
     async def _refusal(self, d: Denial) -> str | None:
-        plan, before = self._enforcement.plan, self.fleet_wide.get(d.target)
+        plan, before = self._enforcement.plan, self.table.get(FLEET, d.target)
         if d.target.peer == plan.host.name:  # the paths of other hosts to this one
             return None
         try:
-            policy.check(plan, d.target)
+            targets.check(plan, d.target)
         except UsageError as e:
             return str(e.args[0])
-        if before is None and len(self.fleet_wide) >= policy.DENIALS_MAX:
-            return f"{policy.DENIALS_MAX} fleet-wide denials are in force"
+        if before is None and self.table.is_full(FLEET):
+            return f"{self.table.MOST} fleet-wide denials are in force"
         short = [] if d.forced or before else self._short(await self._enforcement.evs(d.target))
         return answers.refusal(short) if short else None
 
@@ -261,8 +262,12 @@ class DenialControl:
         Waits while paths change: until the new ones are denied, nothing can be said about them.
         """
         async with self._lock:
-            fleet_wide = self.fleet_wide
-            return [{"target": str(t), "since": fleet_wide[t].since} | self._enforcement.traffic(t) for t in fleet_wide]
+            found = self.table.of(FLEET).items()
+            return [{"target": str(t), "since": d.since} | self._enforcement.traffic(t) for t, d in found]
+
+    def next_fleet_end_s(self) -> float:
+        """Return the seconds until the next fleet-wide denial ends; inf if none ends."""
+        return self.table.next_end_s(FLEET)
 
     # ---- documents ----
 
@@ -270,17 +275,14 @@ class DenialControl:
         """Return the document of GET /v1/denials."""
         return {
             "schema_version": SCHEMA_VERSION,
-            "denials": [d.brief(t) | self._enforcement.traffic(t) for d in self._lists for t in d],
+            "denials": [self.table.brief(d) | self._enforcement.traffic(d.target) for _, d in self.table],
             "pending": self._enforcement.is_pending,
-            "file": str(self.denials.path),
-        } | self._saved()
-
-    def _saved(self) -> Document:
-        return next((d.saved() for d in self._lists if d.unsaved), self.denials.saved())
+            "file": str(self.table.paths[OWN]),
+        } | self.table.saved(*SCOPES)
 
     def brief(self) -> list[Document]:
         """Return the denials without their traffic, for GET /v1/status."""
-        return [denials.brief(target) for denials in self._lists for target in denials]
+        return [self.table.brief(d) for _, d in self.table]
 
     def explain(self, paths: list[Document], denials: list[Document]) -> list[Document]:
         """Add to each document of GET /v1/paths the denial that covers the EV, out of `denials`, or None."""
@@ -292,9 +294,8 @@ class DenialControl:
         """End expired denials and retry failed writes, forever."""
         while True:
             is_pending = self._enforcement.is_pending
-            is_unsaved = any(d.unsaved for d in self._lists)
-            retry_s = _RETRY_S if is_pending else _SAVE_RETRY_S if is_unsaved else math.inf
-            wait_s = min(retry_s, *(d.next_end_s() for d in self._lists))
+            retry_s = _RETRY_S if is_pending else _SAVE_RETRY_S if self.table.unsaved else math.inf
+            wait_s = min(retry_s, self.table.next_end_s(*SCOPES))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), None if math.isinf(wait_s) else max(wait_s, 0))
             self._wake.clear()
@@ -308,12 +309,10 @@ class DenialControl:
         """End expired denials; save and apply what failed before. Raises MrcdError."""
         async with self._lock:
             has_changed = self._enforcement.is_pending
-            for denials in self._lists:
-                for t in denials.expired():
-                    self._end(denials, t, "expired")
-                    has_changed = True
+            for scope, d in self.table.expired():
+                self._end(scope, d, "expired")
+                has_changed = True
             if has_changed:
                 await self._enforcement.apply()
-            for denials in self._lists:
-                if has_changed or denials.unsaved:
-                    denials.save()
+            for scope in SCOPES if has_changed else self.table.unsaved:
+                self.table.save(scope)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Selects the EVs of a denial's target, checks targets, and computes which peers fall below their floor. Pure.
+"""Reads targets, selects their EVs, checks targets, and computes which peers fall below their floor. Pure.
 
 A denial keeps its target, not the EVs that the target covered at the time. So it also covers the paths of a later
 configuration. A target is a list of words; a path must match all of them:
@@ -15,18 +15,16 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from mrcd.errors import UsageError, no_peer
 from mrcd.fabric.topology import EV, Peer, Plan, t0_usid, t1_usid
 
 Rows = dict[int, list[int]]  # row (host id of the peer) → EVs
+Evs = list[tuple[int, int]]  # (row, EV)
 
 REASON_MAX = 200  # characters
-DENIALS_MAX = 1000
 LONGEST_S = 366 * 86_400
-_LAST = 1e11  # Unix time, s: the year 5138, which datetime can still format
 
 _FORMS = "t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1, nic:HOST:PLANE, plane:N, peer:NAME, ev:N or ev:PEER:N"
 _PLACE = {
@@ -72,29 +70,6 @@ class Target:
 
     def __str__(self) -> str:
         return " ".join(self.words)
-
-
-@dataclass(frozen=True)
-class Denial:
-    """A target that is denied. Times are Unix times in seconds; `until` is None for a denial without an end."""
-
-    target: Target
-    since: float
-    until: float | None = None
-    reason: str = ""
-    uid: int | None = None  # the user who asked for it; None: unknown
-    drain: bool = False  # made by `mrcctl drain`
-    forced: bool = False
-    host: str = ""  # on which a fleet-wide denial was asked for
-
-    def left_s(self, now: float) -> float:
-        """Return the seconds until the end; inf without one.
-
-        If `now` is before `since`, the whole time is left: a machine's clock may be wrong shortly after a boot.
-        """
-        if self.until is None:
-            return math.inf
-        return max(0.0, min(self.until - now, self.until - self.since))
 
 
 # ---- words -----------------------------------------------------------------------------------
@@ -164,6 +139,14 @@ def selected(plan: Plan, target: Target) -> Rows:
             if evs:
                 found[peer.host.id] = evs
     return found
+
+
+def by_row(at: Evs) -> Rows:
+    """Group (row, EV) pairs by row."""
+    rows: Rows = {}
+    for row, ev in at:
+        rows.setdefault(row, []).append(ev)
+    return rows
 
 
 def _fits(plan: Plan, peer: Peer, e: EV, target: Target) -> bool:
@@ -309,7 +292,7 @@ class Standing:
     well: frozenset[int] = field(default_factory=frozenset)  # GOOD or SKIP
 
 
-def short(peers: Iterable[tuple[Standing, Iterable[int]]]) -> list[Short]:
+def below_floors(peers: Iterable[tuple[Standing, Iterable[int]]]) -> list[Short]:
     """Return the peers that would fall below their floor if these EVs were denied too.
 
     Two sets must stay at the floor: the EVs that are well now, and all that are not denied. A set from which the
@@ -322,57 +305,3 @@ def short(peers: Iterable[tuple[Standing, Iterable[int]]]) -> list[Short]:
         if any(now & new and len(now - new) < p.floor for now in (possible, well)):
             found.append(Short(p.peer, len(well - new), len(p.evs), p.floor))
     return found
-
-
-# ---- as JSON ---------------------------------------------------------------------------------
-
-
-def as_json(d: Denial) -> dict[str, Any]:
-    """Return a denial as the file keeps it."""
-    plain = {"since": d.since, "until": d.until, "reason": d.reason, "uid": d.uid}
-    return (
-        {"target": d.target.words, "drain": d.drain, "forced": d.forced} | plain | ({"host": d.host} if d.host else {})
-    )
-
-
-def from_json(document: Any) -> Denial:
-    """Return the denial of a document made by `as_json`. Raises ValueError for any other document."""
-    if not isinstance(document, dict):
-        raise ValueError("a denial is not an object")
-    try:
-        words, since, until = document["target"], document["since"], document["until"]
-        uid, reason, host = document["uid"], document["reason"], document.get("host", "")
-        kinds: list[tuple[object, tuple[type, ...]]] = [
-            (since, (int, float)), (until, (int, float, type(None))), (uid, (int, type(None))), (reason, (str,)),
-            (document["drain"], (bool,)), (document["forced"], (bool,)), (words, (list,)), (host, (str,)),
-        ]  # fmt: skip
-        if not all(type(value) in types for value, types in kinds) or not all(type(w) is str for w in words):
-            raise ValueError("a denial has a field of the wrong type")
-        if not all(0 <= t < _LAST for t in (since, until or 0)):
-            raise ValueError("a denial has a time out of range")
-        target = parse(words)
-        drain, forced = document["drain"], document["forced"]
-        return Denial(target, since, until, checked_reason(reason), uid, drain, forced, checked_reason(host))
-    except KeyError as e:
-        raise ValueError(f"a denial lacks the field {e}") from None
-    except UsageError as e:
-        raise ValueError(e.args[0]) from None
-
-
-def brief(d: Denial, left_s: float) -> dict[str, Any]:
-    """Return a denial as the API shows it. Times are UTC."""
-    return {
-        "target": str(d.target),
-        "action": "drain" if d.drain else "deny",
-        "reason": d.reason,
-        "uid": d.uid,
-        "since": _iso(d.since),
-        "until": None if d.until is None else _iso(d.until),
-        "remaining_s": None if math.isinf(left_s) else round(max(0.0, left_s), 3),
-        "forced": d.forced,
-        "host": d.host or None,
-    }
-
-
-def _iso(when: float) -> str:
-    return datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds")

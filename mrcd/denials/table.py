@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Holds the denials in force, this host's own and fleet-wide ones: saves them, adds their events, knows their ends."""
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mrcd import state_dir
+from mrcd.denials import record
+from mrcd.denials.record import Denial
+from mrcd.denials.targets import Evs, Target
+from mrcd.errors import MrcdError
+from mrcd.health.events import EventLog
+
+log = logging.getLogger("mrcd.denials.table")
+
+OWN, FLEET = False, True
+"""The scopes of denials: of this host alone, and of the whole fleet. Each has its own file."""
+SCOPES = (OWN, FLEET)
+
+
+class DenialTable:
+    """The denials in force by scope and target.
+
+    `wall` and `clock` are time.time and time.monotonic. Ends are kept in `clock`, so that a denial lasts its time
+    even if the wall clock is set meanwhile.
+    """
+
+    MOST = 1000  # of each scope
+
+    def __init__(self, path: Path, events: EventLog, wall: Callable[[], float], clock: Callable[[], float]) -> None:
+        self.paths = {OWN: path, FLEET: path.with_name(state_dir.FLEET_DENIALS)}
+        self.wall, self.clock = wall, clock
+        self._events = events
+        self._denials: dict[tuple[bool, Target], Denial] = {}
+        self._unsaved: dict[bool, str] = {}  # errors of the last writes
+
+    # ---- the denials ----
+
+    def __iter__(self) -> Iterator[tuple[bool, Denial]]:
+        """Yield the scope and the record of each denial, this host's own first. Loops may change the table."""
+        found = list(self._denials.items())
+        return ((of, d) for scope in SCOPES for (of, _), d in found if of == scope)
+
+    def of(self, scope: bool) -> dict[Target, Denial]:
+        """Return the denials of a scope."""
+        return {d.target: d for of, d in self if of == scope}
+
+    def get(self, scope: bool, target: Target) -> Denial | None:
+        """Return the denial of a target, or None."""
+        return self._denials.get((scope, target))
+
+    def any_of(self, target: Target) -> Denial | None:
+        """Return the denial of a target of either scope, or None."""
+        return self.get(OWN, target) or self.get(FLEET, target)
+
+    def lost_before(self, target: Target) -> int | None:
+        """Return the packets lost when the first denial of a target began; None if that is not known."""
+        found = [d.lost_before for scope in SCOPES if (d := self.get(scope, target))]
+        return next((lost for lost in found if lost is not None), None)
+
+    def is_full(self, scope: bool) -> bool:
+        """Return whether no further denial of this scope is kept."""
+        return sum(of == scope for of, _ in self._denials) >= self.MOST
+
+    def enter(self, scope: bool, d: Denial) -> None:
+        """Put a denial into force. It replaces an earlier one of the same target and scope."""
+        self._denials[scope, d.target] = replace(d, end=self.clock() + d.left_s(self.wall()))
+
+    def cover(self, target: Target, evs: Evs) -> None:
+        """Note the EVs that the denials of a target cover now."""
+        for scope in SCOPES:
+            if d := self.get(scope, target):
+                self._denials[scope, target] = replace(d, evs=evs)
+
+    def forget_evs(self) -> None:
+        """Drop the EVs of all denials: the paths have changed."""
+        self._denials = {at: replace(d, evs=None) for at, d in self._denials.items()}
+
+    def remove(self, scope: bool, target: Target) -> None:
+        """End the denial of a target."""
+        del self._denials[scope, target]
+
+    def left_s(self, d: Denial) -> float:
+        """Return the seconds until a denial in force ends; inf if it has no end."""
+        return d.end - self.clock()
+
+    def next_end_s(self, *scopes: bool) -> float:
+        """Return the seconds until the next denial of these scopes ends; inf if none ends."""
+        return min((self.left_s(d) for of, d in self if of in scopes), default=math.inf)
+
+    def expired(self) -> list[tuple[bool, Denial]]:
+        """Return expired denials with their scopes."""
+        return [(scope, d) for scope, d in self if self.left_s(d) <= 0]
+
+    def brief(self, d: Denial) -> dict[str, Any]:
+        """Return a denial in force as a document, without its EVs."""
+        return record.brief(d, self.left_s(d))
+
+    # ---- the files ----
+
+    def read(self, scope: bool) -> list[Denial]:
+        """Return the denials in a file; none is in force yet. An unreadable file is renamed and kept."""
+        path = self.paths[scope]
+        try:
+            return record.read(path) or []
+        except record.Unreadable as e:
+            try:
+                kept = f"kept as {state_dir.set_aside(path)}"
+            except MrcdError as why:
+                kept = str(why.args[0])
+            log.error("%s; %s; EVs that are denied in the tables stay denied", e.args[0], kept)
+            self._events.add("denial", reason="file_unreadable", evidence={"error": str(e.args[0]), "file": kept})
+            return []
+
+    def save(self, scope: bool) -> None:
+        """Write a file. A denial that cannot be saved stays in force: the administrator needs it now."""
+        try:
+            record.write(self.paths[scope], list(self.of(scope).values()))
+        except MrcdError as e:
+            if scope not in self._unsaved:
+                log.error("denials are in force, but a restart would lose them: %s", e)
+            self._unsaved[scope] = str(e.args[0])
+        else:
+            if self._unsaved.pop(scope, None) is not None:
+                log.info("denials are saved in %s again", self.paths[scope])
+
+    @property
+    def unsaved(self) -> list[bool]:
+        """The scopes whose last write has failed."""
+        return list(self._unsaved)
+
+    def saved(self, *scopes: bool) -> dict[str, object]:
+        """Return the part of a document that says whether these files are up to date, and the error if not."""
+        error = next((self._unsaved[scope] for scope in scopes if scope in self._unsaved), None)
+        return {"saved": error is None, "warning": error and f"a restart would lose the denials: {error}"}
+
+    # ---- events ----
+
+    def add_event(self, reason: str, d: Denial, uid: int | None = None) -> None:
+        """Add an event about a denial in force. `uid` is the user who ends it."""
+        left = self.left_s(d)
+        evidence: dict[str, Any] = {"target": str(d.target)}
+        evidence |= {} if math.isinf(left) or reason == "allow" else {"remaining_s": round(left)}
+        evidence |= {"denial_reason": d.reason} if d.reason else {}
+        by = uid if reason == "allow" else d.uid
+        evidence |= {} if by is None else {"uid": by}
+        evidence |= {"host": d.host} if d.host else {}
+        self._events.add("denial", reason=reason, evidence=evidence)
