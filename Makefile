@@ -55,6 +55,10 @@ build/counted.bpf.o: bpf/mrc.bpf.c $(COUNTED) Makefile
 mrcd/mrc.bpf.o: build/mrc.bpf.o
 	@install -m 644 $< $@
 
+.PHONY: start-cost
+start-cost: ## print the CPU time that mrcctl takes to start
+	@$(PYTHON) scripts/start-cost
+
 .PHONY: set-up
 set-up: ## install missing packages (apt, .venv); a second run changes nothing
 	@scripts/set-up

@@ -10,11 +10,13 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from mrcd.clock import SYSTEM, Clock
 from mrcd.ctl.client import Client, Json
 from mrcd.errors import MrcdError, UsageError
 from mrcd.versions import SCHEMA_VERSION
@@ -29,11 +31,20 @@ class Options:
     run_dir: Path = field(default_factory=lambda: Path(os.environ.get("MRCD_RUN_DIR") or "/run/mrcd"))
     timeout: float = 5.0
     json: bool = False
+    clock: Clock = SYSTEM
+
+    def monotonic_s(self) -> float:
+        """Return the seconds of CLOCK_MONOTONIC."""
+        return self.clock.monotonic_ns() / 1e9
+
+    def now(self) -> datetime:
+        """Return the present UTC time."""
+        return datetime.fromtimestamp(self.clock.wall_ns() / 1e9, UTC)
 
     @property
     def client(self) -> Client:
         """Return a client of this host's daemon."""
-        return Client(self.run_dir, self.timeout)
+        return Client(self.run_dir, self.timeout, self.clock)
 
 
 class Commands(click.Group):

@@ -4,7 +4,6 @@
 import contextlib
 import json
 import socket
-import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from mrcd import lock_file
+from mrcd.clock import SYSTEM, Clock
 from mrcd.errors import DaemonError, UsageError
 
 # A JSON document. The module that renders it knows its keys.
@@ -62,10 +62,11 @@ class _UnixConnection(HTTPConnection):
 class Client:
     """Sends requests to the mrcd whose socket is in `run_dir`; one connection per request."""
 
-    def __init__(self, run_dir: Path, timeout: float) -> None:
+    def __init__(self, run_dir: Path, timeout: float, clock: Clock = SYSTEM) -> None:
         self._run_dir = run_dir
         self.socket_path = run_dir / "mrcd.sock"
         self.timeout = timeout
+        self.clock = clock
 
     def get(self, path: str, *, wait: float | None = None, **query: object) -> Json:
         """Return the document of a GET. Queries that are None are left out.
@@ -119,14 +120,14 @@ class Client:
 
     def _connect(self, connection: _UnixConnection) -> None:
         """Connect. Wait for the socket of a running mrcd, which restores a lost one within a second."""
-        until = time.monotonic() + min(self.timeout, _RESTORED_S)
+        until = self.clock.monotonic_ns() + min(self.timeout, _RESTORED_S) * 1e9
         while True:
             try:
                 return connection.connect()
             except (FileNotFoundError, ConnectionRefusedError):
-                if time.monotonic() >= until or lock_file.holder(self._run_dir) is None:
+                if self.clock.monotonic_ns() >= until or lock_file.holder(self._run_dir) is None:
                     raise
-            time.sleep(_POLL_S)
+            self.clock.sleep(_POLL_S)
 
     def _down(self, why: str) -> DaemonDown:
         pid = lock_file.holder(self._run_dir)
@@ -188,7 +189,7 @@ def follow_events(client: Client, say: Callable[[str], None]) -> Iterator[list[J
             if not down:
                 say(f"{e.args[0]}; waiting for it")
             down, after, seen_ns = True, 0, newest_ns
-            time.sleep(_RETRY_S)
+            client.clock.sleep(_RETRY_S)
             continue
         started, down = True, False
         if batch["last_id"] < after:  # restarted between two requests

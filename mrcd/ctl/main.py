@@ -7,7 +7,6 @@ Exit status: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or
 import click
 
 import mrcd
-from mrcd.ctl import glossary
 from mrcd.ctl.base import Cli, Options, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.errors import UsageError
@@ -55,6 +54,8 @@ def _complete_help(ctx: click.Context, _param: click.Parameter, incomplete: str)
 def help_(ctx: click.Context, command: tuple[str, ...]) -> None:
     """Show the help of a command. `mrcctl help words` explains states, reasons and drops."""
     if command == ("words",):
+        from mrcd.ctl import glossary
+
         click.echo("\n".join(glossary.lines(terminal_width())))
         return
     context = ctx.find_root()

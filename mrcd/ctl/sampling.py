@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reads the paths or the peers twice, for rates over an interval."""
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ def sampled(
 ) -> tuple[Sample, Sample, Found]:
     """Return two samples of the list `name`, `interval_s` apart, and the second one as it was read."""
     before = read(options, from_daemon, from_tables)
-    first = Sample(time.monotonic(), envelope(name, *before)[name])
-    time.sleep(interval_s)
+    first = Sample(options.monotonic_s(), envelope(name, *before)[name])
+    options.clock.sleep(interval_s)
     after = read(options, from_daemon, from_tables, quiet=True)
-    return first, Sample(time.monotonic(), envelope(name, *after)[name]), after
+    return first, Sample(options.monotonic_s(), envelope(name, *after)[name]), after

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from mrcd.clock import Clock
+from mrcd.ctl.base import Options
 from mrcd.ctl.main import cli
 from tests.unit.canned_daemon import Daemon
 
@@ -26,10 +28,31 @@ def daemon(run_dir: Path) -> Iterator[Daemon]:
     server.stop()
 
 
+class TestClock:
+    """A clock of mrcctl that moves only while mrcctl sleeps. It begins at 2030-01-02T03:04:10 UTC."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.ns = 1_893_553_450 * 10**9
+        self.asleep: Callable[[], object] = lambda: None
+        """Called at each pause: what happens meanwhile."""
+        self.clock = Clock(lambda: self.ns, lambda: self.ns, self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.ns += round(seconds * 1e9)
+        self.asleep()
+
+
 @pytest.fixture
-def mrcctl(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def clock() -> TestClock:
+    return TestClock()
+
+
+@pytest.fixture
+def mrcctl(run_dir: Path, clock: TestClock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.setenv("MRCD_RUN_DIR", str(run_dir))
-    return lambda *args: CliRunner().invoke(cli, args, prog_name="mrcctl")
+    return lambda *args: CliRunner().invoke(cli, args, prog_name="mrcctl", obj=Options(clock=clock.clock))
 
 
 @pytest.fixture

@@ -10,12 +10,9 @@ import pytest
 from click.testing import Result
 
 from mrcd.config import cluster_file
-from mrcd.daemon.config_diff import compare
-from mrcd.fabric.topology import plan
 from mrcd.versions import SCHEMA_VERSION
-from tests.cluster_files import host
 from tests.unit.canned_daemon import Daemon
-from tests.unit.test_config_diff import H3, TEXT
+from tests.unit.test_config_diff import TEXT
 
 SETTING = ("overdue_ms = 10", "overdue_ms = 12")
 
@@ -38,20 +35,6 @@ def test_no_difference(mrcctl: Callable[..., Result], file: Path) -> None:
     result = mrcctl("config", "diff")
     assert (result.exit_code, result.stdout) == (0, "no difference: the file equals the running configuration\n")
     assert json.loads(mrcctl("config", "diff", "--json").stdout)["changed"] is False
-
-
-def test_a_difference_in_words(mrcctl: Callable[..., Result], file: Path) -> None:
-    file.write_text(TEXT.replace(*SETTING).replace("t1s = 3", "t1s = 2").replace(host(1), "") + H3)
-    result = mrcctl("config", "diff")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines() == [
-        "+ host h3",
-        "- host h1",
-        "~ EVs to h2: 2 removed",
-        "~ cluster.t1s: 3 → 2",
-        "~ health.overdue_ms: 10 → 12",
-        "  the programs are loaded anew with their settings, and replaced in place",
-    ]
 
 
 def test_a_file_other_than_the_daemons_is_compared(mrcctl: Callable[..., Result], file: Path, tmp_path: Path) -> None:
@@ -98,22 +81,3 @@ def test_show_a_file(mrcctl: Callable[..., Result], file: Path) -> None:
     result = mrcctl("config", "show", "--effective", "--host", "h2", str(file))
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0] == f"# {file}, as h2 sees it"
-
-
-def test_reload(mrcctl: Callable[..., Result], daemon: Daemon, file: Path) -> None:
-    before, after = (plan(cluster_file.parse(t), "h0") for t in (TEXT, TEXT.replace(*SETTING)))
-    answer = compare(before, after).document() | {"file": str(file), "host": "h0", "message": "reloaded"}
-    daemon.answers["/v1/reload"] = (200, answer)
-    result = mrcctl("reload")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[0] == "~ health.overdue_ms: 10 → 12"
-    assert result.stdout.splitlines()[-1] == "reloaded"
-    assert json.loads(mrcctl("reload", "--force", "--json").stdout) == answer
-    assert daemon.requests == [("POST", "/v1/reload", {"force": False}), ("POST", "/v1/reload", {"force": True})]
-
-
-def test_a_refused_reload_is_the_files_fault(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
-    daemon.answers["/v1/reload"] = (400, {"error": "the file is wrong", "hint": "mend it", "exit_code": 1})
-    result = mrcctl("reload")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "mrcctl: the file is wrong\n  hint: mend it\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests mrcctl deny, drain, allow, undrain and denials: requests, and output for the answers."""
+"""Tests how `mrcctl drain` waits, `mrcctl denials` without the daemon, and the completion of targets."""
 
 import json
 import os
@@ -16,21 +16,12 @@ from click.testing import Result
 from mrcd import state_dir
 from mrcd.denials import record, targets
 from mrcd.versions import SCHEMA_VERSION
-from tests.unit.canned_daemon import PATH, STATUS, Daemon
+from tests.unit.canned_daemon import PATH, Daemon
+from tests.unit.conftest import TestClock
 
 Mrcctl = Callable[..., Result]
 
-AFFECTED = {"peer": "h2", "ev": 6, "plane": 1, "t1": 2}
-ANSWER: dict[str, Any] = {
-    "schema_version": SCHEMA_VERSION,
-    "target": "t1:1:2",
-    "changed": 1,
-    "refused": 0,
-    "message": "t1:1:2 is denied: 1 EV to 1 peer",
-    "paths": [AFFECTED],
-    "saved": True,
-    "warning": None,
-}
+ANSWER = {"target": "t1:1:2", "changed": 1, "refused": 0, "message": "denied", "paths": [], "warning": None}
 DENIAL: dict[str, Any] = {
     "target": "t1:1:2",
     "action": "drain",
@@ -63,85 +54,6 @@ def _answers(daemon: Daemon) -> None:
     daemon.answers["/v1/denials"] = (200, DENIALS)
 
 
-def test_deny_reports_target_reason_and_paths(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    result = mrcctl("deny", "t1:1:2", "--peer", "h2", "--for", "30m", "--reason", "fan tray", "--force")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == "t1:1:2 is denied: 1 EV to 1 peer\n  h2 EV 6 (plane 1, T1 2)\n"
-    body = {"target": ["t1:1:2"], "peer": "h2", "ev": None, "plane": None, "for": "30m", "reason": "fan tray"}
-    assert daemon.requests == [("POST", "/v1/deny", body | {"force": True})]
-    assert json.loads(mrcctl("deny", "--plane", "0", "--json").stdout) == ANSWER
-
-
-def test_many_paths_are_not_all_shown(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    daemon.answers["/v1/deny"] = (200, ANSWER | {"paths": [AFFECTED] * 20})
-    shown = mrcctl("deny", "--plane", "0").stdout.splitlines()
-    assert (len(shown), shown[-1]) == (18, "  and 4 more (all with --json)")
-
-
-@pytest.mark.parametrize("action", ["allow", "undrain"])
-def test_allow_reports_the_paths_that_return(mrcctl: Mrcctl, daemon: Daemon, action: str) -> None:
-    assert mrcctl(action, "t1:1:2").exit_code == 0
-    body = {"target": ["t1:1:2"], "peer": None, "ev": None, "plane": None, "all": False}
-    assert daemon.requests[-1] == ("POST", "/v1/allow", body)
-    mrcctl(action, "--all")
-    assert daemon.requests[-1][2]["all"] is True
-    assert mrcctl(action, "--all", "t1:1:2").exit_code == 1
-
-
-def test_a_refusal_is_an_error_with_a_remedy(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    refused = ANSWER | {"changed": 0, "refused": 4, "message": "too few would be left", "paths": []}
-    for action in ("deny", "drain"):
-        daemon.answers["/v1/deny"] = (200, refused)
-        result = mrcctl(action, "--peer", "h2")
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr == "mrcctl: too few would be left\n  hint: --force denies it nevertheless\n"
-        result = mrcctl(action, "--peer", "h2", "--json")
-        assert (result.exit_code, json.loads(result.stdout)) == (2, refused)
-    daemon.answers["/v1/allow"] = (200, refused)
-    assert "mrcctl denials" in mrcctl("allow", "ev:h2:5").stderr
-    # A denial was ended, of another target within it.
-    daemon.answers["/v1/allow"] = (200, refused | {"ended": ["t1:1:3"]})
-    assert mrcctl("allow", "plane:1").exit_code == 0
-
-
-def test_a_warning_is_not_on_stdout(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    daemon.answers["/v1/deny"] = (200, ANSWER | {"saved": False, "warning": "not kept over a restart: ENOSPC"})
-    result = mrcctl("deny", "t1:1:2", "--json")
-    assert result.exit_code == 0
-    assert json.loads(result.stdout)["saved"] is False
-    assert result.stderr == "mrcctl: warning: not kept over a restart: ENOSPC\n"
-
-
-def test_drain_waits_until_it_is_empty(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    result = mrcctl("drain", "t1:1:2")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[-1].startswith("empty after 0.")
-    assert result.stdout.splitlines()[-1].endswith("s, 0 packets lost")
-    assert daemon.requests[0][2]["drain"] is True
-    document = json.loads(mrcctl("drain", "t1:1:2", "--json").stdout)
-    assert (document["empty"], document["denial"]) == (True, DENIAL)
-
-
-def test_drain_reports_evs_with_packets_in_flight(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    busy = DENIAL | {"empty": False, "in_flight_packets": 12, "unreported_evs": 1}
-    daemon.answers["/v1/denials"] = (200, DENIALS | {"denials": [busy]})
-    result = mrcctl("drain", "t1:1:2", "--wait", "0.05")
-    assert result.exit_code == 2
-    assert "t1:1:2 is not empty after 0.05 s: 12 packets may be in flight" in result.stderr
-    assert len([r for r in daemon.requests if r[1] == "/v1/denials"]) > 1
-    daemon.answers["/v1/denials"] = (200, DENIALS | {"denials": []})
-    assert "no longer denied" in mrcctl("drain", "t1:1:2").stderr
-
-
-def test_denials(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    assert json.loads(mrcctl("denials", "--json").stdout) == DENIALS | {"source": "daemon"}
-    _, line = mrcctl("denials").stdout.splitlines()
-    assert " ".join(line.split()) == "t1:1:2 drain 1 0 0 yes 2030-01-02T03:04:05 28 min root fan tray"
-    daemon.answers["/v1/denials"] = (200, DENIALS | {"denials": [], "warning": "not kept"})
-    result = mrcctl("denials")
-    assert (result.stdout, result.stderr) == ("nothing is denied\n", "mrcctl: warning: not kept\n")
-
-
 def test_without_the_daemon_denials_come_from_the_file(mrcctl: Mrcctl, daemon: Daemon, run_dir: Path) -> None:
     daemon.stop()
     result = mrcctl("denials")
@@ -155,15 +67,6 @@ def test_without_the_daemon_denials_come_from_the_file(mrcctl: Mrcctl, daemon: D
     assert "t1:1:2" in mrcctl("denials").stdout
     (run_dir / state_dir.DENIALS).write_text("{")
     assert mrcctl("denials").exit_code == 2
-
-
-def test_status_and_paths_say_who_is_denied_and_why(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    daemon.answers["/v1/status"] = (200, STATUS | {"denials": [DENIAL]})
-    assert "denied      drain t1:1:2 for another 28 min (fan tray)\n" in mrcctl("status").stdout
-    daemon.answers["/v1/status"] = (200, STATUS | {"denials": [DENIAL] * 6})
-    assert "; and 2 more: see denials\n" in mrcctl("status").stdout
-    daemon.answers["/v1/paths"] = (200, [PATH | {"state": "DENIED", "reason": "admin", "denial": DENIAL}])
-    assert mrcctl("paths").stdout.splitlines()[1].endswith("drain t1:1:2 for another 28 min (fan tray)")
 
 
 # ---- completion ----
@@ -219,3 +122,12 @@ def test_bash_itself_completes_words_with_colons(daemon: Daemon, run_dir: Path) 
     finally:
         os.close(terminal)  # SIGHUP ends it
         os.waitpid(child, 0)
+
+
+def test_drain_waits_until_it_is_empty(mrcctl: Mrcctl, daemon: Daemon, clock: TestClock) -> None:
+    """It is empty after the third pause."""
+    answers = [DENIALS | {"denials": [DENIAL | {"empty": n == 0}]} for n in range(3)]
+    daemon.answers["/v1/denials"] = (200, answers[2])
+    clock.asleep = lambda: daemon.answers.update({"/v1/denials": (200, answers.pop())})
+    document = json.loads(mrcctl("drain", "t1:1:2", "--json").stdout)
+    assert (document["empty"], document["denial"], document["waited_s"]) == (True, DENIAL, 0.06)

@@ -17,7 +17,6 @@ T1 = {
     "since_s": 1.0, "sentence": "dead", "do": "look",
 }  # fmt: skip
 DETACHED = T1 | {"cause": "peer_detached", "target": "peer:h2", "severity": "warning"}
-DENIED = T1 | {"cause": "denied", "severity": "ok"}
 
 
 def diagnosed(daemon: Daemon, *causes: dict[str, Any]) -> None:
@@ -25,26 +24,9 @@ def diagnosed(daemon: Daemon, *causes: dict[str, Any]) -> None:
     daemon.answers["/v1/status"] = (200, STATUS | {"diagnosis": list(causes)})
 
 
-@pytest.mark.parametrize(
-    ("causes", "shown", "checked"),
-    [([], 0, 0), ([DENIED], 0, 0), ([DETACHED, DENIED], 0, 1), ([T1, DETACHED], 0, 2)],
-)
-def test_status_shows_and_status_check_judges(
-    mrcctl: Mrcctl, daemon: Daemon, causes: list[dict[str, Any]], shown: int, checked: int
-) -> None:
-    diagnosed(daemon, *causes)
-    assert (mrcctl("status").exit_code, mrcctl("status", "--brief").exit_code) == (shown, shown)
-    assert mrcctl("status", "--check").exit_code == checked
-
-
 @pytest.mark.parametrize("command", ["status", "status --check", "doctor", "trace h2"])
 def test_where_nothing_runs_the_exit_status_is_2(mrcctl: Mrcctl, command: str) -> None:
     assert mrcctl(*command.split()).exit_code == 2
-
-
-@pytest.mark.parametrize("command", ["status --chek", "doctor --x", "trace", "trace h2 --ev x"])
-def test_wrong_usage_is_1(mrcctl: Mrcctl, daemon: Daemon, command: str) -> None:
-    assert mrcctl(*command.split()).exit_code == 1
 
 
 def traced(*, broken: bool, sent: int = 20) -> dict[str, Any]:

@@ -24,25 +24,6 @@ def planned(mrcctl: Mrcctl, tmp_path: Path) -> Path:
     return file
 
 
-def test_a_plan_says_sizes_usids_and_what_failures_leave(mrcctl: Mrcctl) -> None:
-    result = mrcctl("fabric", "plan", *SIZES)
-    assert (result.exit_code, result.stderr) == (0, "")
-    lines = result.stdout.splitlines()
-    assert lines[:6] == [
-        "hosts       12 with 2 NICs each: 24 NICs",
-        "each plane  3 T0s of 4 hosts, 4 T1s; each T0 has a link to each T1",
-        "switches    14 of 8 ports; used: 8 of a T0, 3 of a T1",
-        "cables      24 between hosts and T0s, 24 between T0s and T1s",
-        "T0 uplinks  1 hosts per uplink",
-        "paths       8 to a peer under another T0, of which 8 are its EVs",
-    ]
-    assert "    1  4800 to 4802  8800 to 8803  c400 to c403" in lines
-    assert "T1s: fewer than 2 EVs (ev_min_active) with 7, none with 8" in lines
-    assert ["1", "planes", "2", "4 of 8", "1 of 2", "12", "50"] in [
-        [word.strip() for word in line.split("  ") if word] for line in lines
-    ]
-
-
 def test_a_plan_as_json_has_the_cluster_file(mrcctl: Mrcctl, tmp_path: Path) -> None:
     file, cables = tmp_path / "a.toml", tmp_path / "a.csv"
     result = mrcctl("fabric", "plan", *SIZES, "--json", "--output", str(file), "--cables", str(cables))
@@ -67,26 +48,6 @@ def test_names_and_prefixes_of_hosts(mrcctl: Mrcctl, tmp_path: Path) -> None:
     assert str(found.hosts[11].prefixes[0]) == "10.1.11.0/24"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--hosts", "4096"), "cannot be wired: a T1 needs a port for each of 128 T0s"),
-        (("--hosts", "8", "--planes", "9"), "9 planes, but 1 to 8 are possible"),
-        (("--hosts", "8", "--prefix", "10.0.0.1/24"), "--prefix: 10.0.0.1/24 has host bits set"),
-        (("--hosts", "8", "--prefix", "5f00::/64"), "overlaps the fabric's own 5f00::/32"),
-        (("--hosts", "8", "--host-name", "gpu["), "is not a range"),
-        (("--hosts", "x"), "is not a whole number"),
-        ((), "Missing option '--hosts'"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_planned_is_refused(mrcctl: Mrcctl, options: tuple[str, ...], words: str) -> None:
-    result = mrcctl("fabric", "plan", *options)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert words in result.stderr
-    assert "hint: " in result.stderr
-
-
 def test_a_plan_that_cannot_be_written_is_one_line(mrcctl: Mrcctl, tmp_path: Path) -> None:
     result = mrcctl("fabric", "plan", *SIZES, "--output", str(tmp_path / "none" / "a.toml"))
     assert (result.exit_code, result.stdout) == (2, "")
@@ -107,24 +68,6 @@ def test_the_configuration_of_a_switch(mrcctl: Mrcctl, planned: Path) -> None:
 def test_the_cluster_file_is_mrcd_s(mrcctl: Mrcctl, planned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MRCD_CONFIG", str(planned))
     assert mrcctl("fabric", "config", "--format", "eos", "--switch", "t0-0-0").stdout.startswith("! t0-0-0")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ((), "Missing option '--format'"),
-        (("--format", "nxos"), "'nxos' is not one of"),
-        (("--format", "frr"), "name one, or a directory"),
-        (("--format", "frr", "--switch", "t0-5-0"), "there is no switch 't0-5-0'"),
-    ],
-    ids=str,
-)
-def test_a_wrong_switch_or_format_is_a_usage_error(
-    mrcctl: Mrcctl, planned: Path, options: tuple[str, ...], words: str
-) -> None:
-    result = mrcctl("fabric", "config", str(planned), *options)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert words in result.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)

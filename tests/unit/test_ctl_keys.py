@@ -18,6 +18,7 @@ from mrcd.kernel import abi, enums
 from mrcd.view import keys
 from tests.cluster_files import host
 from tests.unit.canned_daemon import Daemon
+from tests.unit.conftest import TestClock
 
 Mrcctl = Callable[..., Result]
 
@@ -35,9 +36,6 @@ def peer(name: str, sent_with: int | None, *accepted: int, untagged: int = 0, re
 
 def answer(*peers: dict[str, Any], mode: str = "required", accepted: tuple[int, ...] = (1, 2)) -> dict[str, Any]:
     return {"mode": mode, "accepted": list(accepted), "newest": accepted[-1] if accepted else None, "peers": peers}
-
-
-RELOADED = (200, {"message": "reloaded the secrets: this host accepts 1 and 2", "changed": True})
 
 
 def test_the_view_makes_the_document_without_any_key() -> None:
@@ -59,137 +57,6 @@ def test_the_view_makes_the_document_without_any_key() -> None:
 def test_a_host_without_peers_has_the_mode_of_its_file() -> None:
     found = keys.document(np.zeros(4, abi.AUTH), np.zeros(4, abi.PEER), {}, np.zeros(0, bool), "required")
     assert found == {"mode": "required", "accepted": [], "newest": None, "peers": []}
-
-
-@pytest.mark.parametrize(
-    ("document", "said"),
-    [
-        (answer(*(peer(f"h{i}", 2, 1, 2) for i in range(1, 13))), "all 12 peers use secret 2"),
-        (answer(peer("h1", 2, 1, 2)), "h1 uses secret 2"),
-        (answer(peer("h1", 2, 1, 2), peer("h2", 1, 1)), "1 of 2 reachable peers without secret 2: h2"),
-        (
-            answer(peer("h1", 2, 1, 2), peer("h2", 2, 2), peer("h3", 1, 1, reachable=False)),
-            "all 2 reachable peers use secret 2; unreachable: h3",
-        ),
-        (
-            answer(*(peer(f"h{i}", 1, 1) for i in range(1, 9))),
-            "8 of 8 reachable peers without secret 2: h1, h2, h3, h4, h5, …",
-        ),
-        (answer(peer("h1", 2), peer("h2", 2, 1)), "2 of 2 reachable peers without secret 2: h1, h2"),
-        (answer(peer("h1", 1, 1, reachable=False)), "no peer is reachable; unreachable: h1"),
-        (
-            answer(peer("h1", 2, 1, 2), peer("h2", 2, 2, untagged=7), mode="permissive"),
-            "all 2 peers use secret 2; packets without a tag were accepted from h2",
-        ),
-        (answer(peer("h1", None, 1), mode="off", accepted=()), "packets are not authenticated: [auth] mode is off"),
-        (answer(), "this host has no peers"),
-        (
-            answer(peer("h1", 1, 1), peer("h2", 2, 2), peer("h3", None)) | {"newest": None},
-            "1 of 3 peers use no secret, 1 of 3 peers use secret 1, 1 of 3 peers use secret 2",
-        ),
-    ],
-)
-def test_status_begins_with_a_verdict(mrcctl: Mrcctl, daemon: Daemon, document: dict[str, Any], said: str) -> None:
-    daemon.answers["/v1/keys"] = (200, document)
-    done = mrcctl("keys", "status")
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == said
-    shown = json.loads(mrcctl("keys", "status", "--json").stdout)
-    assert shown == {"schema_version": 2, "source": "daemon", **document, "peers": list(document["peers"])}
-
-
-def test_status_is_a_table_of_peers(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    waiting = peer("h2", 1, 1, untagged=12_345, reachable=False) | {"clock_known": False}
-    daemon.answers["/v1/keys"] = (200, answer(peer("h1", 2, 1, 2), waiting, mode="permissive"))
-    assert mrcctl("keys", "status").stdout.splitlines()[1:] == [
-        "",
-        "mode        permissive",
-        "secrets     1 and 2; 2 is the newest",
-        "",
-        "PEER  STATUS       SENT WITH  PEER ACCEPTS  UNTAGGED pkts  CLOCK",
-        "h1    reachable            2  1,2                       0  known",
-        "h2    unreachable          1  1                     12.3k  unknown",
-    ]
-
-
-def test_status_says_for_which_peers_this_host_has_which_secret(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    has_both, has_one, has_none = ({"accepted_from_peer": ids} for ids in ([2, 1], [1], []))
-    peers = [peer("h1", 2, 1, 2) | has_both, peer("h2", 1, 1) | has_one, peer("h3", None) | has_none]
-    daemon.answers["/v1/keys"] = (200, answer(*peers))
-    assert mrcctl("keys", "status").stdout.splitlines()[5:] == [
-        "PEER  STATUS     SENT WITH  ACCEPTED  PEER ACCEPTS  UNTAGGED pkts  CLOCK",
-        "h1    reachable          2  2,1       1,2                       0  known",
-        "h2    reachable          1  1         1                         0  known",
-        "h3    reachable          -  -         -                         0  known",
-    ]
-
-
-def test_rotate_reloads_and_waits_for_the_reachable_peers(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    daemon.answers |= {
-        "/v1/reload": RELOADED,
-        "/v1/keys": (200, answer(peer("h1", 2, 1, 2), peer("gone", 1, reachable=False))),
-    }
-    done = mrcctl("keys", "rotate")
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout == "reloaded the secrets: this host accepts 1 and 2; h1 uses secret 2; unreachable: gone\n"
-    assert daemon.requests == [("POST", "/v1/reload", {}), ("GET", "/v1/keys", {})]
-    document = json.loads(mrcctl("keys", "rotate", "--json").stdout)
-    assert (document["newest"], document["peers"][0]["sent_with"]) == (2, 2)
-
-
-def test_rotate_shows_progress_until_all_peers_have_it(
-    mrcctl: Mrcctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each pause of the command, another peer has the new secret."""
-    daemon.answers["/v1/reload"] = RELOADED
-    peers = [peer("h1", 1, 1), peer("h2", 1, 1), peer("h3", 1, 1)]
-    daemon.answers["/v1/keys"] = (200, answer(*peers))
-    pauses = []
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) % 2 == 0:
-            peers[len(pauses) // 2 - 1] = peer(f"h{len(pauses) // 2}", 2, 1, 2)
-            daemon.answers["/v1/keys"] = (200, answer(*peers))
-
-    monkeypatch.setattr("mrcd.ctl.commands.keys.time.sleep", sleep)
-    done = mrcctl("keys", "rotate")
-    assert done.exit_code == 0
-    assert done.stderr.splitlines() == [
-        "mrcctl: waiting for 3 of 3 peers to have secret 2: h1, h2, h3",
-        "mrcctl: waiting for 2 of 3 peers to have secret 2: h2, h3",
-        "mrcctl: waiting for 1 of 3 peers to have secret 2: h3",
-    ]
-    assert done.stdout.endswith("; all 3 peers use secret 2\n")
-    assert len(pauses) == 6
-
-
-def test_rotate_names_the_peers_that_do_not_have_the_new_secret(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    daemon.answers |= {
-        "/v1/reload": RELOADED,
-        "/v1/keys": (200, answer(peer("h1", 2, 1, 2), *(peer(f"h{i}", 1, 1) for i in range(2, 10)))),
-    }
-    done = mrcctl("keys", "rotate", "--wait", "0")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "; after 0 s secret 2 is not in use to h2, h3, h4, h5, h6, h7, h8, h9\n  hint: " in done.stderr
-
-
-def test_rotate_without_authentication_says_so(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    daemon.answers |= {
-        "/v1/reload": (200, {"message": "nothing to change", "changed": False}),
-        "/v1/keys": (200, answer(mode="off", accepted=())),
-    }
-    done = mrcctl("keys", "rotate")
-    assert done.exit_code == 1
-    assert "[auth] mode is off" in done.stderr
-
-
-def test_rotate_passes_on_why_a_reload_is_refused(mrcctl: Mrcctl, daemon: Daemon) -> None:
-    refused = {"error": "h1: no secret in /f is one that the peer has", "hint": "put it there", "exit_code": 1}
-    daemon.answers["/v1/reload"] = (400, refused)
-    done = mrcctl("keys", "rotate")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == "mrcctl: h1: no secret in /f is one that the peer has\n  hint: put it there\n"
 
 
 # ---- files ----
@@ -392,3 +259,24 @@ def test_generate_pairs_without_its_parent_says_so(mrcctl: Mrcctl, cluster: Path
     done = mrcctl("keys", "generate", "--pairs", str(cluster.parent / "none" / "pairs"))
     assert done.exit_code == 2
     assert "No such file or directory" in done.stderr
+
+
+def test_rotate_shows_progress_until_all_peers_have_it(mrcctl: Mrcctl, daemon: Daemon, clock: TestClock) -> None:
+    """At each pause of the command, another peer has the new secret."""
+    daemon.answers["/v1/reload"] = (200, {"message": "reloaded", "changed": True})
+    peers = [peer(f"h{n}", 1, 1) for n in (1, 2, 3)]
+    daemon.answers["/v1/keys"] = (200, answer(*peers))
+
+    def asleep() -> None:
+        n = sum(p["sent_with"] == 2 for p in peers)
+        peers[n] = peer(f"h{n + 1}", 2, 1, 2)
+        daemon.answers["/v1/keys"] = (200, answer(*peers))
+
+    clock.asleep = asleep
+    done = mrcctl("keys", "rotate")
+    assert (done.exit_code, done.stdout) == (0, "reloaded; all 3 peers use secret 2\n")
+    assert done.stderr.splitlines() == [
+        "mrcctl: waiting for 3 of 3 peers to have secret 2: h1, h2, h3",
+        "mrcctl: waiting for 2 of 3 peers to have secret 2: h2, h3",
+        "mrcctl: waiting for 1 of 3 peers to have secret 2: h3",
+    ]

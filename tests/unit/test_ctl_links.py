@@ -11,7 +11,7 @@ from click.testing import Result
 from prometheus_client.metrics_core import Metric
 
 from mrcd.api.metrics.link_probes import MOST_LINK_SERIES, families
-from mrcd.ctl.documents.links import link_lines, over_interval
+from mrcd.ctl.documents.links import over_interval
 from mrcd.ctl.documents.parts import sentence
 from mrcd.fabric import links
 from mrcd.fabric.links import number
@@ -21,36 +21,13 @@ from mrcd.health.links.watch import LinkWatch, Verdicts
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
 from mrcd.view import links as view
-from tests.unit.canned_daemon import BAD_LINK, LINK, Daemon
+from tests.unit.canned_daemon import LINK, Daemon
 from tests.unit.test_diagnosis import Host
 
 S = 10**9
 
 
 # ---- the command ----
-
-
-def test_json_is_the_daemons_document(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
-    result = mrcctl("links", "--json")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert json.loads(result.stdout) == {"schema_version": 2, "source": "daemon", "links": [LINK]}
-
-
-@pytest.mark.parametrize(("state", "code"), [("ok", 0), ("unknown", 0), ("lossy", 1), ("dead", 1)])
-def test_the_exit_status_tells_whether_a_link_is_bad(
-    mrcctl: Callable[..., Result], daemon: Daemon, state: str, code: int
-) -> None:
-    daemon.answers["/v1/links"] = (200, [BAD_LINK | {"state": state}, LINK])
-    assert mrcctl("links").exit_code == code
-    assert mrcctl("links", "--json").exit_code == code
-    assert mrcctl("links", "--plane", "1").exit_code == 0  # where all links are ok
-
-
-def test_the_table(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
-    daemon.answers["/v1/links"] = (200, [BAD_LINK, LINK])
-    _, first, second = mrcctl("links").stdout.splitlines()
-    assert " ".join(first.split()) == ("nic:h0:0 lossy 90 s 21 down 0.00543 1.23M 67 31.2 0.1 s 5f00:0:4000:c000::")
-    assert " ".join(second.split()).startswith("link:1:0:2 ok 90 s 0 - 0.00543")
 
 
 def test_the_interval_counts_what_was_probed_meanwhile(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
@@ -62,14 +39,6 @@ def test_the_interval_counts_what_was_probed_meanwhile(mrcctl: Callable[..., Res
     document = json.loads(mrcctl("links", "-i", "0.1", "--json").stdout)
     assert document["interval_s"] >= 0.1
     assert document["links"][0]["recent_probes"] == 0
-
-
-def test_notes_say_what_cannot_be_told() -> None:
-    text = "\n".join(link_lines({"links": [LINK | {"state": "dead"}]}, colour=False))
-    assert "may be the T1" in text
-    text = "\n".join(link_lines({"links": [LINK | {"state": "unknown", "last_rx_s": None}]}, colour=False))
-    assert "no link probe has come back" in text
-    assert "srh or ecmp" in link_lines({"links": []}, colour=False)[0]
 
 
 def test_an_event_names_the_link() -> None:

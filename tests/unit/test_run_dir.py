@@ -25,6 +25,7 @@ from mrcd.health.events import EventLog
 from mrcd.view.running_file import RUNNING_FILE
 from tests.cluster_files import host
 from tests.unit.canned_daemon import Daemon
+from tests.unit.conftest import TestClock
 
 
 def test_only_one_daemon_gets_the_lock(tmp_path: Path) -> None:
@@ -96,9 +97,11 @@ def locked(run_dir: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("locked")
-def test_mrcctl_waits_for_the_socket_of_a_running_daemon(run_dir: Path, mrcctl: Callable[..., Result]) -> None:
+def test_mrcctl_waits_for_the_socket_of_a_running_daemon(
+    run_dir: Path, mrcctl: Callable[..., Result], clock: TestClock
+) -> None:
     made: list[Daemon] = []
-    threading.Timer(0.3, lambda: made.append(Daemon(run_dir))).start()
+    clock.asleep = lambda: made.append(Daemon(run_dir))
     result = mrcctl("status", "--brief")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "mrcd up" in result.stdout

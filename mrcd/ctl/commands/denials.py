@@ -7,8 +7,6 @@ deny and allow post to the daemon, which decides and applies them (mrcd/denials/
 
 import contextlib
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import click
@@ -103,16 +101,16 @@ def drain(options: Options, /, wait: float, **given: Any) -> None:
     New packets take other paths at once, so draining loses no packet.
     """
     answer = _post(options, "/v1/deny", chosen("drain", given) | {"drain": True}, _FORCE_HINT)
-    began = time.monotonic()
+    began = options.monotonic_s()
     while True:
         found = next((d for d in options.client.get("/v1/denials")["denials"] if d["target"] == answer["target"]), None)
         if found is None:
             why = f"{answer['target']} is no longer denied: it was allowed or has expired"
             raise DaemonError(why, hint="`mrcctl events --kind denial` says by whom or when")
-        waited = time.monotonic() - began
+        waited = options.monotonic_s() - began
         if found["empty"] or waited >= wait:
             break
-        time.sleep(_POLL_S)
+        options.clock.sleep(_POLL_S)
     answer |= {"denial": found, "empty": found["empty"], "waited_s": round(waited, 3)}
     emit(options, answer, lambda d: [*changed_lines(d), *_emptied(d)])
     if not found["empty"]:
@@ -169,24 +167,24 @@ def denials(options: Options, wide: bool) -> None:
         document, source = options.client.get("/v1/denials"), "daemon"
     except DaemonDown as down:
         source = "file"
-        document = _from_file(options.run_dir, down)
+        document = _from_file(options, down)
         click.echo(f"mrcctl: {down.brief}; from {document['file']}", err=True)
     if document["warning"]:
         click.echo(f"mrcctl: warning: {document['warning']}", err=True)
     emit(options, document | {"source": source}, _table, colour=colours(), width=terminal_width(wide))
 
 
-def _from_file(run_dir: Path, down: DaemonDown) -> Json:
+def _from_file(options: Options, down: DaemonDown) -> Json:
     from mrcd.denials import record  # a late import: it takes longer than mrcctl takes to answer
 
-    path = state_dir(run_dir) / DENIALS
+    path = state_dir(options.run_dir) / DENIALS
     try:
         found = record.read(path)
     except record.Unreadable as e:
         raise down.because(f"and {e.args[0]}") from None
     if found is None:
         raise down.because(f"and there is no {path}")
-    left = [(d, d.left_s(time.time())) for d in found]
+    left = [(d, d.left_s(options.clock.wall_ns() / 1e9)) for d in found]
     document = [record.brief(d, s) for d, s in left]
     return {"denials": document, "pending": False} | {
         "file": str(path),

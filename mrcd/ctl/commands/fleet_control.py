@@ -6,7 +6,6 @@ waits for the reports of all hosts.
 """
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,25 +26,25 @@ _EPILOG = EPILOG.replace("this host sends, not those of other hosts", "any host 
 
 
 def _client(options: Options) -> Client:
-    return Client(options.run_dir, max(options.timeout, _LEAST_TIMEOUT_S))
+    return Client(options.run_dir, max(options.timeout, _LEAST_TIMEOUT_S), options.clock)
 
 
 def _wait(options: Options, seconds: float, answer: Json, judge: Callable[[Json], Progress]) -> None:
     """Wait for the reports of all hosts, and print the answer with what they say. Exit status 2 if not all follow."""
-    client, began, pause_s, shown = _client(options), time.monotonic(), _POLL_S[0], ""
+    client, began, pause_s, shown = _client(options), options.monotonic_s(), _POLL_S[0], ""
     while True:
         try:
             document = client.get("/v1/fleet")
             progress = judge(document)
         except DaemonError as e:  # an etcd that has just lost a member is back within a second
             document, progress = None, Progress(str(e.args[0]), False)
-        waited = time.monotonic() - began
+        waited = options.monotonic_s() - began
         if progress.done or waited + pause_s > seconds:
             break
         if progress.text != shown:
             click.echo(f"mrcctl: {progress.text}", err=True)
             shown = progress.text
-        time.sleep(pause_s)
+        options.clock.sleep(pause_s)
         pause_s = min(2 * pause_s, _POLL_S[1])
     found = {"done": progress.done, "progress": progress.text, "waited_s": round(waited, 3), "fleet": document}
     emit(options, answer | found, lambda d: [d["message"], progress.text])

@@ -2,7 +2,6 @@
 """Defines `mrcctl keys` (status, rotate, generate). No command prints a secret or a key."""
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def rotate(options: Options, wait: float) -> None:
     the new secret yet; mrcd goes on without this command.
     """
     said = options.client.post("/v1/reload", {})["message"]
-    deadline = time.monotonic() + wait
+    deadline = options.monotonic_s() + wait
     shown: list[str] | None = None
     while True:
         document = options.client.get("/v1/keys")
@@ -65,7 +64,7 @@ def rotate(options: Options, wait: float) -> None:
         if not waiting:
             emit(options, document | {"message": f"{said}; {verdict(document)}"}, lambda d: [d["message"]])
             return
-        if time.monotonic() >= deadline:
+        if options.monotonic_s() >= deadline:
             raise MachineError(
                 f"{said}; after {wait:g} s secret {document['newest']} is not in use to {', '.join(waiting)}",
                 hint="put the new file there (keys generate --pairs: its own), and run `mrcctl keys rotate` there; "
@@ -75,7 +74,7 @@ def rotate(options: Options, wait: float) -> None:
             whom = f"{len(waiting)} of {len(document['peers'])} peers"
             click.echo(f"mrcctl: waiting for {whom} to have secret {document['newest']}: {some(waiting)}", err=True)
             shown = waiting
-        time.sleep(_POLL_S)
+        options.clock.sleep(_POLL_S)
 
 
 @keys.command(short_help="Make a secrets file.")

@@ -229,7 +229,7 @@ def _moment(ctx: click.Context, param: click.Parameter, given: str | None) -> da
     age = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", given.strip())
     try:
         if age:
-            return datetime.now(UTC) - timedelta(seconds=float(age[1]) * _UNITS[age[2]])
+            return ctx.ensure_object(Options).now() - timedelta(seconds=float(age[1]) * _UNITS[age[2]])
         moment = datetime.fromisoformat(given.strip())
     except (ValueError, OverflowError):
         raise click.BadParameter(

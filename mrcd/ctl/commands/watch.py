@@ -4,10 +4,9 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +63,7 @@ class Sampler:
             paths = self._paths(status, view.paths)
         if not isinstance(status, dict) or not all(isinstance(x, list) for x in (peers, paths)):
             raise DaemonError("this mrcctl does not understand mrcd's answer", hint="compare with `mrcctl version`")
-        now, before = time.monotonic(), self._before
+        now, before = self._options.monotonic_s(), self._before
         self._before = rates.Sample(now, paths), rates.Sample(now, peers)
         path_rates, peer_rates = (
             rates.per_second(a, b) for a, b in zip(before or self._before, self._before, strict=True)
@@ -75,7 +74,7 @@ class Sampler:
         bad, is_partial = rates.worst(path_rates, len(path_rates)), self._is_partial(status)
         return {
             "schema_version": SCHEMA_VERSION,
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "time": self._options.now().isoformat(timespec="milliseconds"),
             "source": source,
             **({} if age_s is None else {"tick_age_s": age_s}),
             "error": None,
@@ -91,6 +90,10 @@ class Sampler:
             "worst": bad[:_PATHS],
             "events": events,
         }
+
+    def now(self) -> datetime:
+        """Return the present UTC time."""
+        return self._options.now()
 
     def _request(self) -> tuple[Json, Json, Json, list[Json]]:
         client = self._options.client
@@ -130,7 +133,7 @@ def _frames(sampler: Sampler) -> Iterator[dict[str, Any]]:
         try:
             document = sampler.sample()
         except MrcdError as e:
-            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            now = sampler.now().isoformat(timespec="milliseconds")
             document = document | {"time": now, "source": None, "error": str(e.args[0]), "events": []}
 
 
@@ -170,7 +173,7 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
                 if screen.wait(interval):
                     break
             else:
-                time.sleep(interval)
+                options.clock.sleep(interval)
 
 
 @click.command(short_help="Show the busiest and the worst paths.")
