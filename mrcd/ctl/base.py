@@ -96,9 +96,9 @@ class Cli(Commands):
         """Run the command, print its error, exit."""
         try:
             if "_MRCCTL_COMPLETE" in os.environ:
-                from mrcd.ctl import bash_completion
+                from mrcd.ctl.commands import completion
 
-                bash_completion.register()
+                completion.register()
             kwargs["standalone_mode"] = False
             code = super().main(*args, **kwargs)
         except click.exceptions.NoArgsIsHelpError as e:

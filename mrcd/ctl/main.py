@@ -7,8 +7,7 @@ Exit status: 0 done; 1 wrong usage or configuration; 2 the daemon, the kernel or
 import click
 
 import mrcd
-from mrcd.ctl.base import Cli, Options, common, emit, terminal_width
-from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.base import Cli, common, terminal_width
 from mrcd.errors import UsageError
 
 
@@ -20,16 +19,22 @@ def main() -> None:
 # ---- commands --------------------------------------------------------------------------------
 
 _MODULES = {
+    "attach": ("detach", "attach"),
     "bugreport": ("bugreport",),
     "completion": ("completion",),
     "config": ("config", "reload"),
     "denials": ("deny", "allow", "drain", "undrain", "denials"),
+    "events": ("events",),
     "fabric": ("fabric",),
     "fleet": ("fleet",),
+    "histograms": ("histograms",),
     "keys": ("keys",),
     "links": ("links",),
-    "look": ("status", "peers", "paths", "events", "histograms", "version"),
     "measure": ("probe", "trace", "capture", "preflight", "doctor"),
+    "paths": ("paths",),
+    "peers": ("peers",),
+    "status": ("status",),
+    "version": ("version",),
     "watch": ("watch", "top"),
 }
 
@@ -66,39 +71,3 @@ def help_(ctx: click.Context, command: tuple[str, ...]) -> None:
             raise UsageError(f"there is no command {' '.join(command)!r}", hint="`mrcctl help` lists the commands")
         context = click.Context(found, info_name=found.name, parent=context)
     click.echo(context.get_help())
-
-
-def _say(options: Options, document: Json) -> None:
-    emit(options, document, lambda d: [str(d["message"])])
-
-
-@cli.command(short_help="Take the data plane down.")
-@click.option("--force", is_flag=True, help="Detach even if mrcd refuses or is down; removes mrc_pop too.")
-@common
-@click.pass_obj
-def detach(options: Options, force: bool) -> None:
-    """Take the data plane down. The kernel's own SRv6 routes then carry the traffic, each flow on one path.
-
-    With encapsulation ecmp there are no such routes: mrcd refuses, and --force cuts the host off.
-    """
-    try:
-        document = options.client.post("/v1/detach", {"force": force})
-    except DaemonDown as down:
-        if down.pid is not None:  # a running mrcd would attach its programs again
-            raise
-        if not force:
-            raise DaemonDown(
-                str(down.args[0]), hint=f"{down.hint}; or detach without mrcd: `mrcctl detach --force`"
-            ) from None
-        from mrcd.ctl.commands.offline_detach import without_mrcd
-
-        document = without_mrcd(options.run_dir)
-    _say(options, document)
-
-
-@cli.command(short_help="Attach the data plane again.")
-@common
-@click.pass_obj
-def attach(options: Options) -> None:
-    """Attach the data plane again after `mrcctl detach`."""
-    _say(options, options.client.post("/v1/attach", {}))

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Reads documents from the tables pinned in the kernel while the daemon is down."""
+"""Reads documents from the daemon, or while it is down from the pinned tables, and prints lists of them."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from mrcd.ctl.base import Options
+from mrcd.ctl.base import Options, colours, emit, terminal_width
 from mrcd.ctl.client import Client, DaemonDown, Json
+from mrcd.ctl.phrases import stale_lines
+from mrcd.ctl.terminal.render import duration
 from mrcd.errors import DaemonError, MrcdError
 from mrcd.state_dir import directory
 from mrcd.versions import SCHEMA_VERSION
@@ -84,6 +86,28 @@ def envelope(name: str, rows: Json, source: str, tick_age_s: float | None = None
         )
     age = {} if tick_age_s is None else {"tick_age_s": tick_age_s}
     return {"schema_version": SCHEMA_VERSION, "source": source, **age, name: rows}
+
+
+def emit_rows(options: Options, name: str, document: Json, lines: Callable[..., list[str]], wide: bool) -> None:
+    """Print the list `name` of a document, and below it how old its states are."""
+
+    def render(d: Json, **style: Any) -> list[str]:
+        return [*lines(d[name], **style), *stale_lines(d.get("tick_age_s"), style["width"])]
+
+    emit(options, document, render, colour=colours(), width=terminal_width(wide))
+
+
+def emit_rates(options: Options, seconds: float, document: Json, lines: Callable[..., list[str]], wide: bool) -> None:
+    """Print the list of a document with its rates over so many seconds."""
+    (name,) = (key for key, value in document.items() if isinstance(value, list))
+
+    def render(d: Json, **style: Any) -> list[str]:
+        age_s = d.get("tick_age_s")
+        rows = lines(d[name], age_s=age_s, **style) if d[name] else [f"no {name}"]
+        return [f"over {duration(d['interval_s'])}", *rows, *stale_lines(age_s, style["width"])]
+
+    document = {"interval_s": round(seconds, 3)} | document
+    emit(options, document, render, colour=colours(), width=terminal_width(wide))
 
 
 def pins_gone(directory: object) -> bool:

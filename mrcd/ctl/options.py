@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Defines the options that several commands take, and completes their values in a shell."""
+"""Defines the options and arguments that several commands take, and completes their values in a shell."""
 
 import functools
 from collections.abc import Callable
@@ -12,8 +12,10 @@ from mrcd.ctl.base import F, Options
 from mrcd.ctl.client import Client
 from mrcd.errors import MrcdError, UsageError
 
+SECONDS = click.FloatRange(min=0.1, max=3600)
 BAD_STATES = ["ASSUMED_BAD", "DENIED", "UNKNOWN", "SKIP"]  # the worst first
 STATES = ["UNKNOWN", "GOOD", "SKIP", "ASSUMED_BAD", "DENIED"]
+_TIMEOUT_S = 0.5
 
 
 class StateType(click.Choice[str]):
@@ -104,3 +106,31 @@ def prometheus_options(command: F) -> F:
         help="Credentials and certificates, as in promtool's --http.config.file.",
     )
     return cast(F, server(config(with_server)))
+
+
+def target_argument(command: F) -> F:
+    """Add TARGET…, the words that mrcd/denials/targets.py parses."""
+    return click.argument("target", nargs=-1, metavar="[TARGET]...", shell_complete=_complete_target)(command)
+
+
+def _complete_target(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return switches, planes, peers and NICs of this host's paths; for `allow` and `undrain`, denied targets."""
+    client = Client(ctx.ensure_object(Options).run_dir, _TIMEOUT_S)
+    words: set[str] = set()
+    try:
+        if ctx.info_name in ("allow", "undrain"):
+            words = {w for d in client.get("/v1/denials")["denials"] for w in d["target"].split()}
+        else:
+            for p in client.get("/v1/paths"):
+                words |= {f"plane:{p['plane']}", f"peer:{p['peer']}", f"nic:{p['peer']}:{p['plane']}"}
+                words |= {f"t1:{p['plane']}:{p['t1']}"} if p["t1"] is not None else set()
+                words |= {f"ev:{p['peer']}:{p['ev']}"} if incomplete.startswith("ev:") else set()
+    except (MrcdError, TypeError, KeyError):
+        return []
+    return sorted(w for w in words if w.startswith(incomplete))
+
+
+def interval_option(command: F) -> F:
+    """Add --interval to a command that else shows counters."""
+    text = "Rates and loss over this time, instead of counters."
+    return click.option("--interval", "-i", type=SECONDS, metavar="SECONDS", help=text)(command)

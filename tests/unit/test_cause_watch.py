@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.ctl.documents.parts import sentence
+from mrcd.ctl.phrases import sentence
 from mrcd.health.diagnosis import read_facts, watch
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Share
 from mrcd.health.diagnosis.watch import CauseWatch

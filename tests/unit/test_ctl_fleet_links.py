@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import pytest
 from click.testing import Result
 
-from mrcd.ctl.documents.fleet_links import links_lines
+from mrcd.ctl.commands.fleet_links import links_lines
 from mrcd.fleet_links.document import differing_hosts
 from mrcd.fleet_links.read import Selection
 from mrcd.prometheus import HttpConfig, Prometheus, one_of, read_config

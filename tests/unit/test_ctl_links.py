@@ -11,8 +11,8 @@ from click.testing import Result
 from prometheus_client.metrics_core import Metric
 
 from mrcd.api.metrics.link_probes import MOST_LINK_SERIES, families
-from mrcd.ctl.documents.links import over_interval
-from mrcd.ctl.documents.parts import sentence
+from mrcd.ctl.commands.links import over_interval
+from mrcd.ctl.phrases import sentence
 from mrcd.fabric import links
 from mrcd.fabric.links import number
 from mrcd.health.events import EventLog

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mrcd.ctl.documents import live
+from mrcd.ctl.commands import watch
 from tests.unit.canned_daemon import BAD_PATH, EVENT, Daemon
 
 LEFT = "\033[?1049l"
@@ -138,9 +138,9 @@ def test_watch_continues_after_the_daemon_ends(watched: Terminal, daemon: Daemon
 
 def test_a_frame_fits_the_screen() -> None:
     document = look() | {"worst": [row(ev) for ev in range(40)], "bad_paths": 40}
-    lines = live.lines(document, [EVENT] * 30, colour=True, columns=80, height=24)
+    lines = watch.frame(document, [EVENT] * 30, colour=True, columns=80, height=24)
     assert len(lines) <= 24
-    plain = live.lines(document, [EVENT] * 30, colour=False, columns=80, height=24)
+    plain = watch.frame(document, [EVENT] * 30, colour=False, columns=80, height=24)
     assert max(map(len, plain)) <= 80
     assert sum("ASSUMED_BAD" in line for line in plain) > 6
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.ctl.documents.fleet_check import check_lines
+from mrcd.ctl.commands.fleet_check import check_lines
 from mrcd.fleet_check.findings import Level, Limits
 from mrcd.fleet_check.samples import HostSample, Named, Samples
 from mrcd.fleet_check.verdict import Verdict, judge

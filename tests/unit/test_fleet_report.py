@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.ctl.documents import fleet as documents
+from mrcd.ctl.commands import fleet as documents
 from mrcd.denials import targets
 from mrcd.denials.record import Denial
 from mrcd.fleet import report

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mrcd.ctl.documents import histograms as bars
+from mrcd.ctl.commands import histograms as bars
 from mrcd.kernel import abi, enums, histograms
 from mrcd.kernel.histograms import Durations
 

@@ -6,7 +6,7 @@ from ipaddress import IPv6Address, IPv6Network
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.ctl.documents.paths import hop
+from mrcd.ctl.commands.paths import hop
 from mrcd.fabric import topology
 from mrcd.fabric.hops import hops
 from tests.cluster_files import host, path

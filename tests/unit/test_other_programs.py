@@ -3,7 +3,7 @@
 
 import pytest
 
-from mrcd.ctl.documents.status import brief_lines, status_lines
+from mrcd.ctl.commands.status import brief_lines, status_lines
 from mrcd.net import other_programs
 
 

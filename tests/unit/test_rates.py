@@ -3,8 +3,9 @@
 
 from typing import Any
 
-from mrcd.ctl.documents import live, rates
-from mrcd.ctl.documents.rates import Sample
+from mrcd.ctl import rates
+from mrcd.ctl.commands import peers
+from mrcd.ctl.rates import Sample
 from tests.unit.canned_daemon import PATH, PEER
 
 
@@ -54,7 +55,7 @@ def test_a_peer_has_its_rates_and_the_usable_paths_of_each_plane() -> None:
     after = {**PEER, "tx_packets": 500, "tx_bytes": 401_000, "lost_packets": 11}
     (of_peer,) = rates.per_second(Sample(10.0, [before]), Sample(12.0, [after]))
     rows = [path(0, plane=0), path(5, plane=1), path(6, plane=1, usable=False)]
-    (peer,) = live.peers([after], {"h2": of_peer}, rates.usable_by_plane(rows))
+    (peer,) = peers.with_rates([after], {"h2": of_peer}, rates.usable_by_plane(rows))
     assert (peer["tx_packets_per_s"], peer["tx_bits_per_s"], peer["lost_packets_per_s"]) == (200, 1_600_000, 1)
     assert peer["planes"] == [{"plane": 0, "usable_evs": 1, "evs": 1}, {"plane": 1, "usable_evs": 1, "evs": 2}]
 

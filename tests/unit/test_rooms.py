@@ -67,7 +67,7 @@ def test_each_package_has_a_level() -> None:
     assert {package_of(module) for module in IMPORTS} <= LEVELS.keys()
 
 
-@pytest.mark.parametrize("program", ["mrcd.main", "mrcd.ctl.commands.look"])
+@pytest.mark.parametrize("program", ["mrcd.main", "mrcd.ctl.commands.status"])
 def test_what_is_not_the_hosts_is_not_loaded_there(program: str) -> None:
     found = f"import sys, {program}; print(*(m for m in sys.modules if m.startswith({NOT_THE_HOSTS})))"
     done = subprocess.run([sys.executable, "-c", found], capture_output=True, text=True, check=True, cwd=MRCD.parent)

@@ -15,7 +15,7 @@ import pytest
 
 from mrcd.config import cluster_file
 from mrcd.ctl.commands import offline_detach
-from mrcd.ctl.documents.status import status_lines
+from mrcd.ctl.commands.status import status_lines
 from mrcd.daemon import write_tables
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology

@@ -10,7 +10,7 @@ import click
 
 from mrcd.ctl.base import Commands, Options, common, emit
 from mrcd.ctl.client import DaemonDown
-from mrcd.ctl.documents.answers import plan_lines
+from mrcd.ctl.terminal.render import text
 from mrcd.errors import DaemonError
 
 DEFAULT_FILE = Path("/etc/mrcd/mrcd.toml")  # the default of mrcd --config
@@ -134,3 +134,22 @@ def shown_lines(document: dict[str, Any]) -> list[str]:
 
     title = f"# {document['file'] or 'running configuration'}, as {document['host']} sees it"
     return [title, *toml_text.lines(document["config"], defaults=document["effective"])]
+
+
+def _stands_in(doc: dict[str, Any]) -> str:
+    return f" (the file has no host {doc['machine']}, as this machine is called)" if doc["machine"] else ""
+
+
+def plan_lines(doc: dict[str, Any]) -> list[str]:
+    """Return the summary of `config check`."""
+    low, high = doc["evs"]["min"], doc["evs"]["max"]
+    evs = text(low) if low == high else f"{low} to {high}"
+    pairs = [
+        ("cluster", f"{doc['cluster']}: {doc['hosts']} hosts, {doc['planes']} planes"),
+        ("fabric", f"in each plane {doc['t0s']} T0s, {doc['t1s']} T1s"),
+        ("paths", f"{evs} EVs per peer (at most {doc['evs_per_peer']})"),
+        ("data plane", f"encapsulation {doc['encapsulation']}, granularity {doc['granularity']}"),
+        ("MTU", f"planes {doc['mtu']}, inner {doc['inner_mtu']} bytes"),
+        ("seen from", f"{doc['host']}: {', '.join(doc['interfaces'])}{_stands_in(doc)}"),
+    ]
+    return [f"{doc['file']}: valid", *(f"  {name:<12}{value}" for name, value in pairs)]

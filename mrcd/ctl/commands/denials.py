@@ -13,11 +13,10 @@ import click
 
 from mrcd.ctl.base import F, Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
-from mrcd.ctl.documents.answers import changed_lines
 from mrcd.ctl.offline import state_dir
-from mrcd.ctl.options import ev_option, peer_option, plane_option, wide_option
-from mrcd.ctl.target_argument import target_argument
-from mrcd.ctl.terminal import render
+from mrcd.ctl.options import ev_option, peer_option, plane_option, target_argument, wide_option
+from mrcd.ctl.phrases import location
+from mrcd.ctl.terminal.render import Document, duration, field, table_of, text
 from mrcd.errors import DaemonError, UsageError
 from mrcd.state_dir import DENIALS
 
@@ -196,34 +195,36 @@ def _from_file(options: Options, down: DaemonDown) -> Json:
 def _table(document: Json, *, colour: bool, width: int | None) -> list[str]:
     if not document["denials"]:
         return ["nothing is denied"]
-    columns = [
-        render.Column("TARGET"),
-        render.Column("ACTION", rank=4),
-        render.Column("EVS", True, rank=3),
-        render.Column("IN FLIGHT pkts", True, rank=7),
-        render.Column("LOST pkts", True, rank=6),
-        render.Column("EMPTY", rank=5),
-        render.Column("SINCE (UTC)", rank=8),
-        render.Column("ENDS IN"),
-        render.Column("USER", rank=2),
-        render.Column("REASON", rank=1),
-    ]
-    rows = [
-        [
-            *(render.text(d.get(k)) for k in ("target", "action", "evs", "in_flight_packets", "lost_packets", "empty")),
-            d["since"].removesuffix("+00:00"),
-            render.duration(d["remaining_s"]),
-            _user(d["uid"]),
-            render.text(d["reason"]),
-        ]
-        for d in document["denials"]
-    ]
-    return render.table(columns, rows, colour=colour, width=width)
+    fields = (
+        field("TARGET", "target"),
+        field("ACTION", "action", rank=4),
+        field("EVS", "evs", right=True, rank=3),
+        field("IN FLIGHT pkts", "in_flight_packets", right=True, rank=7),
+        field("LOST pkts", "lost_packets", right=True, rank=6),
+        field("EMPTY", "empty", rank=5),
+        field("SINCE (UTC)", lambda d: d["since"].removesuffix("+00:00"), rank=8),
+        field("ENDS IN", "remaining_s", duration, right=False),
+        field("USER", lambda d: _user(d["uid"]), rank=2),
+        field("REASON", "reason", rank=1),
+    )
+    return table_of(fields, document["denials"], colour=colour, width=width)
+
+
+_PATHS_SHOWN = 16  # of the paths that a deny or an allow changed
+
+
+def changed_lines(doc: Document) -> list[str]:
+    """Return the message of a deny or an allow, and the paths that it changed."""
+    shown = list(doc.get("paths") or [])[:_PATHS_SHOWN]
+    lines = [text(doc.get("message")), *(f"  {location(p)}" for p in shown)]
+    if len(doc.get("paths") or []) > len(shown):
+        lines.append(f"  and {len(doc['paths']) - len(shown)} more (all with --json)")
+    return lines
 
 
 def _user(uid: int | None) -> str:
     if uid is None:
-        return render.text(None)
+        return text(None)
     import pwd
 
     with contextlib.suppress(KeyError):

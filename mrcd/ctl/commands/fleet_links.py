@@ -7,13 +7,66 @@ from typing import TYPE_CHECKING
 import click
 
 from mrcd.ctl.base import Options, colours, common, emit, terminal_width
-from mrcd.ctl.documents.fleet_links import links_lines
 from mrcd.ctl.options import prometheus_options, wide_option
+from mrcd.ctl.terminal.render import Document, Field, count, duration, field, fold, table_of
 
 if TYPE_CHECKING:
     from mrcd.prometheus import Prometheus
 
+_SHOWN_HOSTS = 4
+_WAYS = {"up": "up", "down": "down", "both": "up and down"}
+_FIELDS: tuple[Field, ...] = (
+    field("TARGET", "target"),
+    field("LOSES", lambda link: _WAYS[link["direction"]]),
+    field("LOSS %", lambda link: f"{100 * link['loss_ratio']:.3g}", right=True, rank=1),
+    field("LOST", "lost_packets", count, rank=5),
+    field("SURE %", lambda link: f"{100 * link['confidence']:.0f}", right=True, rank=4),
+    field("SINCE", lambda link: _since(link["since_s"]), right=True, rank=2),
+    field("SEEN BY", lambda link: _seen_by(link), rank=3),
+)
 _LEAST_WINDOW_S = 2.0  # Prometheus answers with 11,000 windows at most: so many has its history
+
+
+def links_lines(doc: Document, *, colour: bool, width: int | None) -> list[str]:
+    """Return the verdict, and a table of the parts that lose packets."""
+    links = doc["links"]
+    lost = count(doc["lost_packets"])
+    asked = f"{count(doc['packets'])} packets of {doc['hosts']} hosts in {doc['window_s']:g} s, {lost} lost"
+    if not links:
+        return fold(f"no link, NIC or switch loses packets: {asked}", width) + _differing(doc, width)
+    parts = "1 part of the fabric loses" if len(links) == 1 else f"{len(links)} parts of the fabric lose"
+    lines = fold(f"{parts} packets: {asked}", width) + _differing(doc, width)
+    lines += table_of(_FIELDS, links, colour=colour, width=width)
+    for link in links:
+        if link["or_targets"]:
+            lines += fold(f"{link['target']} cannot be told from {' or '.join(link['or_targets'])}", width)
+    if not doc["differing"]:
+        lines += fold(
+            f"Do: `mrcctl drain {links[0]['target']}` on a host that sees it, then replace the cable or port", width
+        )
+    return lines
+
+
+def _differing(doc: Document, width: int | None) -> list[str]:
+    hosts = doc["differing"]
+    if not hosts:
+        return []
+    more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
+    some = "" if doc["differing_is_sure"] else "perhaps " if len(hosts) == 1 else "some of "
+    return fold(
+        "Hosts refuse each other's packets, which count as lost. Other secrets or another cluster file than most: "
+        f"{some}{', '.join(hosts[:_SHOWN_HOSTS])}{more}. Mend that first: see `mrcctl status` there",
+        width,
+    )
+
+
+def _since(seconds: float | None) -> str:
+    return duration(seconds) if seconds is not None else "over 6 h"
+
+
+def _seen_by(link: Document) -> str:
+    more = link["host_count"] - _SHOWN_HOSTS
+    return ", ".join(link["hosts"][:_SHOWN_HOSTS]) + (f" and {more} more" if more > 0 else "")
 
 
 @click.command(short_help="Name the links, NICs and switches that lose packets, from all hosts' counts.")

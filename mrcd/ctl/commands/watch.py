@@ -4,7 +4,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
@@ -14,20 +14,115 @@ import click
 
 from mrcd.ctl.base import Options, colours, common, emit, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
-from mrcd.ctl.documents import live, rates
+from mrcd.ctl.commands.paths import rate_lines as path_lines
+from mrcd.ctl.commands.peers import rate_lines as peer_lines
+from mrcd.ctl.commands.peers import with_rates
 from mrcd.ctl.offline import open_view
-from mrcd.ctl.options import peer_argument, wide_option
-from mrcd.ctl.sampling import SECONDS, sampled
+from mrcd.ctl.options import SECONDS, peer_argument, wide_option
+from mrcd.ctl.phrases import plain_states, sentence, stale_lines
+from mrcd.ctl.rates import Sample, busiest, per_second, sampled, usable_by_plane, worst
+from mrcd.ctl.terminal.render import Document, count, cut, duration, fold, paint, text
 from mrcd.errors import DaemonError, MrcdError, UsageError
 from mrcd.versions import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from mrcd.view.documents import View
 
+_ALL = 10_000
+_LIVE = "widen the terminal"  # watch has no --wide
 _EVENTS = 20  # earlier events in the first frame
 _PATHS = 20  # bad paths per frame
 _MOST_PATHS = 16_384  # more take over 10 MB per frame
 _STATUS = ("host", "cluster", "attached", "daemon", "evs", "usable_evs", "drops")
+
+
+def frame(
+    document: Document,
+    recent: Sequence[Document],
+    *,
+    colour: bool,
+    columns: int | None = None,
+    height: int | None = None,
+) -> list[str]:
+    """Return one sample as lines. `columns` and `height` are the terminal's; None is no limit."""
+    width, free, age_s = columns, (height or _ALL) - 5, document.get("tick_age_s")
+    out = [line for parts in _head(document, colour) for line in _joined(parts, width)]
+    out += stale_lines(age_s, width)[1:]
+    out += ["q ends it"] if height else []
+    shown = max(1, free // 3)
+    rows = sorted(document["peers"], key=lambda p: (bool(p["reachable"]), -(p["tx_bits_per_s"] or 0)))
+    out += ["", *peer_lines(rows[:shown], age_s=age_s, colour=colour, width=width, remedy=_LIVE)]
+    if len(rows) > shown:
+        out.append(f"and {len(rows) - shown} more peers")
+    left = (height or _ALL) - len(out) - 2
+    wrong = document["worst"][: max(1, left // 2 - 2)] if height else document["worst"]
+    what = "out of use" if document["partial"] else "out of use or losing packets"
+    note = " (too many paths to list those that lose packets: --peer NAME)" if document["partial"] else ""
+    out += ["", f"paths {what}: {document['bad_paths']}{note}"]
+    if wrong:
+        out += path_lines(wrong, age_s=age_s, colour=colour, width=width, remedy=_LIVE)
+    left = (height or _ALL) - len(out) - 2
+    told = [part for e in recent for part in fold(sentence(e), width)]
+    if told and left > 0:
+        out += ["", *told[-left:]]
+    return [cut(line, columns) for line in out] if columns else out
+
+
+def _head(document: Document, colour: bool) -> list[list[str]]:
+    status = document["status"]
+    daemon = status.get("daemon") or {}
+    if document["error"]:
+        running = "NO ANSWER; last sample below"
+    elif document["source"] == "tables":
+        running = (
+            f"mrcd {'does not answer' if daemon.get('running') else 'is not running'}: read from the pinned tables"
+        )
+    else:
+        running = f"mrcd {text(daemon.get('version'))} up {duration(daemon.get('uptime_s'))}"
+    attached = paint("attached" if status.get("attached") else "detached", colour)
+    evs = status.get("evs") or {}
+    drops = sum((status.get("drops") or {}).values())
+    host = f"{text(status.get('host'))} of {text(status.get('cluster'))}"
+    return [
+        [host, f"{text(document['time'])[:19]} UTC", attached, running],
+        [
+            f"EVs {text(status.get('usable_evs'))} of {sum(evs.values())} usable: {plain_states(evs)}",
+            f"planes up {text(status.get('planes_up'))}",
+            f"drops {count(drops)}",
+        ],
+        *([[document["error"]]] if document["error"] else []),
+    ]
+
+
+def _joined(parts: Sequence[str], width: int | None) -> list[str]:
+    """Return parts in as few lines as the width allows; a part that is longer than a line is folded."""
+    lines = [""]
+    for part in parts:
+        longer = f"{lines[-1]}  {part}" if lines[-1] else part
+        if width is not None and lines[-1] and len(longer) > width:
+            lines.append(part)
+        else:
+            lines[-1] = longer
+    return [piece for line in lines for piece in fold(line, width)]
+
+
+def top_lines(document: Document, *, colour: bool, width: int | None = None) -> list[str]:
+    """Return the document of `mrcctl top` as lines."""
+    age_s = document.get("tick_age_s")
+
+    def rows(name: str, none: str) -> list[str]:
+        shown = document[name]
+        return path_lines(shown, age_s=age_s, colour=colour, width=width) if shown else [none]
+
+    return [
+        *fold(f"busiest of {document['paths']} paths, over {duration(document['interval_s'])}", width),
+        *rows("busiest", "no path carries traffic"),
+        "",
+        "out of use, or losing packets",
+        *rows("worst", "none"),
+        *stale_lines(age_s, width),
+    ]
+
 
 _interval = click.option(
     "--interval",
@@ -46,11 +141,11 @@ class Sampler:
     def __init__(self, options: Options, peer: str | None) -> None:
         self._options, self._peer = options, peer
         self._view: View | None = None
-        self._before: tuple[rates.Sample, rates.Sample] | None = None  # paths, peers
+        self._before: tuple[Sample, Sample] | None = None  # paths, peers
         self._after: int | None = None  # number of the newest event seen
 
     def sample(self) -> dict[str, Any]:
-        """Return the document of this moment (documents/live.py). Raises MrcdError without daemon and tables."""
+        """Return the document of this moment. Raises MrcdError without daemon and tables."""
         try:
             source, status, peers, paths, events = "daemon", *self._request()
             self._view, age_s = None, None
@@ -64,14 +159,12 @@ class Sampler:
         if not isinstance(status, dict) or not all(isinstance(x, list) for x in (peers, paths)):
             raise DaemonError("this mrcctl does not understand mrcd's answer", hint="compare with `mrcctl version`")
         now, before = self._options.monotonic_s(), self._before
-        self._before = rates.Sample(now, paths), rates.Sample(now, peers)
-        path_rates, peer_rates = (
-            rates.per_second(a, b) for a, b in zip(before or self._before, self._before, strict=True)
-        )
+        self._before = Sample(now, paths), Sample(now, peers)
+        path_rates, peer_rates = (per_second(a, b) for a, b in zip(before or self._before, self._before, strict=True))
         if before is None:  # the first sample has no rates
             unknown = dict.fromkeys(("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s"))
             path_rates = [r | unknown for r in path_rates]
-        bad, is_partial = rates.worst(path_rates, len(path_rates)), self._is_partial(status)
+        bad, is_partial = worst(path_rates, len(path_rates)), self._is_partial(status)
         return {
             "schema_version": SCHEMA_VERSION,
             "time": self._options.now().isoformat(timespec="milliseconds"),
@@ -80,10 +173,10 @@ class Sampler:
             "error": None,
             "status": {k: status.get(k) for k in _STATUS}
             | {"planes_up": [p["plane"] for p in status.get("planes") or [] if p.get("up")]},
-            "peers": live.peers(
+            "peers": with_rates(
                 [p for p in peers if self._peer in (None, p["peer"])],
                 {r["peer"]: r for r in peer_rates},
-                {} if is_partial else rates.usable_by_plane(path_rates),
+                {} if is_partial else usable_by_plane(path_rates),
             ),
             "bad_paths": sum(_out_of_use(status).values()) if is_partial else len(bad),
             "partial": is_partial,
@@ -160,11 +253,11 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
             if screen:
                 recent = [*recent, *document["events"]][-_EVENTS:]
                 columns, height = screen.size
-                screen.draw(live.lines(document, recent, colour=colours(), columns=columns, height=height))
+                screen.draw(frame(document, recent, colour=colours(), columns=columns, height=height))
             elif options.json:
                 click.echo(json.dumps(document, ensure_ascii=False))
             else:
-                lines = live.lines(document, document["events"], colour=False, columns=terminal_width())
+                lines = frame(document, document["events"], colour=False, columns=terminal_width())
                 click.echo("\n".join([*lines, ""]))
             sys.stdout.flush()
             if count is not None and n + 1 >= count:
@@ -197,14 +290,14 @@ def top(options: Options, interval: float, lines: int, peer: str | None, wide: b
         lambda view: view.paths(peer=peer),
         interval,
     )
-    moved = rates.per_second(before, after)
+    moved = per_second(before, after)
     document = {
         "schema_version": SCHEMA_VERSION,
         "source": found.source,
         **({} if found.tick_age_s is None else {"tick_age_s": found.tick_age_s}),
         "interval_s": round(after.at_s - before.at_s, 3),
         "paths": len(moved),
-        "busiest": rates.busiest(moved, lines),
-        "worst": rates.worst(moved, lines),
+        "busiest": busiest(moved, lines),
+        "worst": worst(moved, lines),
     }
-    emit(options, document, live.top, colour=colours(), width=terminal_width(wide))
+    emit(options, document, top_lines, colour=colours(), width=terminal_width(wide))

@@ -3,7 +3,7 @@
 
 from collections import Counter
 
-from mrcd.ctl.documents.diagnosis import named
+from mrcd.ctl.commands.status import named
 from mrcd.ctl.examine.result import Answers, Context, Document, Outcome, check, fail, passed, skip, some, warn
 
 _IN_USE = ("GOOD", "SKIP")

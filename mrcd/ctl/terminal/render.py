@@ -5,7 +5,7 @@ Numbers are rounded only here; `--json` prints them exactly.
 """
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,32 @@ class Column:
     right: bool = False
     width: int = 0
     rank: int = 0
+
+
+Field = tuple[Column, Callable[[Document], str]]
+
+
+def field(
+    heading: str,
+    of: str | Callable[[Document], Any],
+    show: Callable[[Any], str] | None = None,
+    *,
+    right: bool | None = None,
+    width: int = 0,
+    rank: int = 0,
+) -> Field:
+    """Return a column with what its cells show of a document: a key, or a function of it, as text or by `show`.
+
+    What `show` formats as a number is aligned at its right.
+    """
+    value = of if callable(of) else lambda doc: doc.get(of)
+    column = Column(heading, show in (count, percent, microseconds, duration) if right is None else right, width, rank)
+    return column, lambda doc: (show or text)(value(doc))
+
+
+def table_of(fields: Sequence[Field], docs: Iterable[Document], **style: Any) -> list[str]:
+    """Return the table of documents, with a column per field."""
+    return table([column for column, _ in fields], [[cell(doc) for _, cell in fields] for doc in docs], **style)
 
 
 def table(

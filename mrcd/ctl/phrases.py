@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Renders the parts that several documents share: places, states, denials, moments, events in one line."""
+"""Renders the phrases that several commands share: places, states, denials, moments, events in one line."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,14 +1,148 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Renders GET /v1/status: the diagnosis, facts about the host, a table of its planes; or all of it in one line."""
+"""Defines `mrcctl status`: what is wrong now and what to do, the host, its planes; `--check` for monitoring."""
 
+import os
+import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from mrcd.ctl.documents.diagnosis import diagnosis_facts
-from mrcd.ctl.documents.parts import STATES, aged, denial, location, plain_states, sentence, stale
-from mrcd.ctl.terminal.render import Column, Document, count, duration, facts, paint, table, text
+import click
 
+from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.client import Json
+from mrcd.ctl.offline import pins_gone, read
+from mrcd.ctl.options import STATES, wide_option
+from mrcd.ctl.phrases import aged, denial, location, plain_states, sentence, stale
+from mrcd.ctl.terminal.render import Document, count, duration, facts, field, paint, table_of, text
+from mrcd.errors import MrcdError
+
+if TYPE_CHECKING:
+    pass
+
+_START = "Do: `systemctl start mrcd`"
+_DOWN = f"mrcd is not running: nothing follows links, routes and the cluster file. {_START}"
+_UNWATCHED = f"mrcd is not running, and without traffic nothing watches paths: what follows may be old. {_START}"
+_HANGS = (
+    "mrcd starts, stops or hangs: it does not answer on its socket. If that lasts, nothing follows links, routes and "
+    "the cluster file. Do: `journalctl -u mrcd`, then `systemctl restart mrcd`: packets go on meanwhile"
+)
+_NAMED = 6  # causes in the first line
+_SHOWN = 12  # causes with their sentences
+_CODES = {"ok": 0, "warning": 1, "critical": 2}
 _DENIALS_SHOWN = 4
 _FAULTS_SHOWN = 3  # in one line
+_SEGMENTED_BY = {
+    "nic": "the NIC segments them",
+    "cpu": "THE CPU SEGMENTS THEM",
+    "whole": "sent unsegmented",
+    "unknown": "not known",
+}
+
+
+def diagnosis_facts(doc: Document) -> list[tuple[str, str]]:
+    """Return what `mrcctl status` begins with, as names and values: what is wrong now, or "all well".
+
+    Nothing if the daemon is of an older version, which makes no diagnosis.
+    """
+    causes = doc.get("diagnosis")
+    if causes is None:
+        return []
+    faults, denials = ([c for c in causes if (c.get("cause") == "denied") == is_denied] for is_denied in (False, True))
+    lines = []
+    if not _is_running(doc):
+        lines.append(("wrong now", _DOWN if _is_watched(doc) else _UNWATCHED))
+    elif not _answers(doc):
+        lines.append(("wrong now", _HANGS))
+    if faults:
+        lines.append(("wrong now", _names(faults)))
+    elif not lines:
+        lines.append(("all well", numbers(doc)))
+    for cause in faults[:_SHOWN]:
+        lines += [("", _sentence(cause)), ("", f"  Do: {text(cause.get('do'))}")]
+    if len(faults) > _SHOWN:
+        lines.append(("", f"and {len(faults) - _SHOWN} more: `mrcctl status --json`"))
+    if denials:
+        lines.append(("out of use", f"{_names(denials)}: `mrcctl denials`"))
+    return lines
+
+
+def _is_running(doc: Document) -> bool:
+    return bool((doc.get("daemon") or {}).get("running"))
+
+
+def _answers(doc: Document) -> bool:
+    """Return whether the document is from mrcd itself, and not from the tables."""
+    return (doc.get("daemon") or {}).get("uptime_s") is not None
+
+
+def _is_watched(doc: Document) -> bool:
+    """Return whether the programs' tick runs: without it the tables keep what was known last."""
+    probing = doc.get("probing")
+    return not probing or bool(probing.get("tick_by"))
+
+
+def _names(causes: Sequence[Document]) -> str:
+    """Return causes by kind and target: t1 t1:1:2 or link:1:0:2, peer_down peer:h4."""
+    more = f", and {len(causes) - _NAMED} more" if len(causes) > _NAMED else ""
+    return ", ".join(map(named, causes[:_NAMED])) + more
+
+
+def named(cause: Document) -> str:
+    """Return a cause's kind and target, and the targets that would explain the same: t1 t1:1:2 or link:1:0:2."""
+    return f"{cause['cause']} {' or '.join((cause['target'], *(cause.get('or_targets') or ())))}"
+
+
+def _sentence(cause: Document) -> str:
+    """Return what is known of a cause: t1:1:2, for 12 min: Plane 1: … (or link:1:0:2: this host cannot tell)."""
+    since = f", for {duration(cause['since_s'])}" if cause.get("since_s") is not None else ""
+    others = " or ".join(cause.get("or_targets") or ())
+    is_likely = cause.get("confidence") == "likely" and cause["cause"] != "unknown"
+    doubt = f" (or {others}: this host cannot tell)" if others else " (likely)" if is_likely else ""
+    return f"{cause['target']}{since}: {cause['sentence']}{doubt}"
+
+
+def numbers(doc: Document) -> str:
+    """Return the numbers of a host in one line: 12 of 12 peers reachable, 192 of 192 EVs usable, 4 of 4 planes up."""
+    peers, planes = doc.get("peers") or {}, doc.get("planes") or []
+    up = sum(bool(p.get("up")) for p in planes)
+    evs = sum((doc.get("evs") or {}).values())
+    return (
+        f"{text(peers.get('reachable'))} of {text(peers.get('total'))} peers reachable, "
+        f"{count(doc.get('usable_evs'))} of {count(evs)} EVs usable, {up} of {len(planes)} planes up"
+    )
+
+
+def judged(doc: Document) -> tuple[int, str]:
+    """Return the exit status and the line of a monitoring plugin: 0 OK, 1 WARNING, 2 CRITICAL.
+
+    Its numbers follow `|` as performance data.
+    """
+    causes = list(doc.get("diagnosis") or ())
+    code = max((_CODES.get(str(c.get("severity")), 2) for c in causes), default=0)
+    said = [f"{named(c)}: {c['sentence']}" for c in causes[:_NAMED]]
+    if len(causes) > _NAMED:
+        said.append(f"and {len(causes) - _NAMED} more")
+    if not _is_running(doc):
+        code, said = 2, ["mrcd is not running", *said]
+    elif not _answers(doc):
+        code, said = 2, ["mrcd starts, stops or hangs: it does not answer", *said]
+    elif doc.get("diagnosis") is None:
+        code, said = 2, ["this mrcd makes no diagnosis: restart it"]
+    word = next(word for word, n in _CODES.items() if n == code).upper()
+    # A `|` would begin the performance data.
+    return code, f"{word} - {text(doc.get('host'))}: {'; '.join(said) or numbers(doc)}".replace("|", "/") + _data(doc)
+
+
+def _data(doc: Document) -> str:
+    peers, evs = doc.get("peers") or {}, doc.get("evs") or {}
+    values = {
+        "faults": sum(c.get("cause") != "denied" for c in doc.get("diagnosis") or ()),
+        "peers": peers.get("reachable", 0),
+        "evs": sum(evs.values()),
+        "evs_failed": evs.get("ASSUMED_BAD", 0),
+        "evs_denied": evs.get("DENIED", 0),
+    }
+    return " | " + " ".join(f"{k}={v}" for k, v in values.items())
 
 
 def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> list[str]:
@@ -170,37 +304,17 @@ def _transition(doc: Document) -> str:
 
 
 def _planes(planes: Sequence[Document], colour: bool, width: int | None, age_s: float | None) -> list[str]:
-    columns = [
-        Column("PLANE", True),
-        *map(Column, ("INTERFACE", "LINK")),
-        Column(aged("EVS USABLE", age_s), True),
-        Column("POP", rank=4),
-        Column("GATEWAY", rank=1),
-        Column("ADDRESS", rank=2),
-        Column("SID", rank=3),
-    ]
-    rows = [
-        [
-            text(p.get("plane")),
-            text(p.get("interface")),
-            "up" if p.get("up") else "down",
-            f"{text(p.get('usable_evs'))}/{text(p.get('evs'))}",
-            text(p.get("hook")),
-            text(p.get("gateway_mac")),
-            text(p.get("address")),
-            text(p.get("sid")),
-        ]
-        for p in planes
-    ]
-    return table(columns, rows, colour=colour, width=width)
-
-
-_SEGMENTED_BY = {
-    "nic": "the NIC segments them",
-    "cpu": "THE CPU SEGMENTS THEM",
-    "whole": "sent unsegmented",
-    "unknown": "not known",
-}
+    fields = (
+        field("PLANE", "plane", right=True),
+        field("INTERFACE", "interface"),
+        field("LINK", lambda p: "up" if p.get("up") else "down"),
+        field(aged("EVS USABLE", age_s), lambda p: f"{text(p.get('usable_evs'))}/{text(p.get('evs'))}", right=True),
+        field("POP", "hook", rank=4),
+        field("GATEWAY", "gateway_mac", rank=1),
+        field("ADDRESS", "address", rank=2),
+        field("SID", "sid", rank=3),
+    )
+    return table_of(fields, planes, colour=colour, width=width)
 
 
 def _reasons(planes: Sequence[Document]) -> list[tuple[str, str]]:
@@ -234,3 +348,56 @@ def _states(counts: Document, usable: object, colour: bool) -> str:
 def _denied(docs: Sequence[Document]) -> str:
     more = f"; and {len(docs) - _DENIALS_SHOWN} more: see denials" if len(docs) > _DENIALS_SHOWN else ""
     return "; ".join(map(denial, docs[:_DENIALS_SHOWN])) + more
+
+
+def _complete(options: Options, document: Json) -> None:
+    """Add what mrcd cannot see, because it has its own mounts and few capabilities."""
+    pins = document.get("pins") or {}
+    if pins and not pins.get("lost") and pins_gone(pins.get("directory")):
+        pins["lost"] = f"nothing is pinned at {pins['directory']}"
+        document["forwarding_without_daemon"] = {"works": False, "how": pins["lost"]}
+    unnamed = [f for f in document.get("other_programs") or [] if not f["program"] and f["program_id"]]
+    if unnamed and os.geteuid() == 0:
+        from mrcd.bpf.attachments import program_name
+
+        for f in unnamed:
+            f["program"] = program_name(f["program_id"])
+
+
+@click.command(short_help="Show what is wrong, the host, its planes, peers and EVs.")
+@click.option("--brief", "-b", is_flag=True, help="One line.")
+@click.option("--check", is_flag=True, help="One line for monitoring; exit status 0, 1 or 2.")
+@wide_option
+@common
+@click.pass_obj
+def status(options: Options, brief: bool, check: bool, wide: bool) -> None:
+    """Show what is wrong now and what to do; then the host, daemon, hooks, planes, peers and EVs.
+
+    `forwarding without the daemon` says whether programs and routes would keep working if mrcd died now.
+
+    The exit status is 0 whatever it shows, 2 if there is nothing to show.
+
+    --check prints one line, as plugins of Nagios do. Exit status 0: all well, or only denials of an administrator;
+    1: loss, delay, single failed EVs, or a detached host; 2: something is dead, or mrcd does not answer.
+    """
+    if check:
+        _check(options)
+        return
+    document, source, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status())
+    document = document | {"source": source}
+    _complete(options, document)
+    emit(options, document, brief_lines if brief else status_lines, colour=colours(), width=terminal_width(wide))
+
+
+def _check(options: Options) -> None:
+    """Print the line for monitoring, and exit with its status."""
+    try:
+        document, _, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status(), quiet=True)
+        code, line = judged(document)
+    except MrcdError as e:
+        code, line, document = 2, f"CRITICAL - {e.args[0]}".replace("|", "/"), {}
+    if options.json:
+        emit(options, {"exit_code": code, "line": line, "diagnosis": document.get("diagnosis") or []}, list)
+    else:
+        click.echo(line)
+    sys.exit(code)

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Computes rates between two samples of paths or peers, and picks the busiest and the worst. Pure."""
+"""Samples paths or peers twice, computes their rates, and picks the busiest and the worst."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Document = Mapping[str, Any]
+from mrcd.ctl.base import Options
+from mrcd.ctl.client import Client, Json
+from mrcd.ctl.offline import Found, envelope, read
+from mrcd.ctl.terminal.render import Document, count, text
+
+if TYPE_CHECKING:
+    from mrcd.view.documents import View
 
 # Sort order of states; the worst is highest.
 _BADNESS = {"ASSUMED_BAD": 3, "DENIED": 2, "UNKNOWN": 2, "SKIP": 1, "GOOD": 0}
@@ -72,3 +78,30 @@ def usable_by_plane(rows: Sequence[Document]) -> dict[str, dict[int, tuple[int, 
         usable, every = planes.get(row["plane"], (0, 0))
         planes[row["plane"]] = (usable + bool(row["usable"]), every + 1)
     return found
+
+
+def sampled(
+    options: Options,
+    name: str,
+    from_daemon: Callable[[Client], Json],
+    from_tables: Callable[["View"], Json],
+    interval_s: float,
+) -> tuple[Sample, Sample, Found]:
+    """Return two samples of the list `name`, `interval_s` apart, and the second one as it was read."""
+    before = read(options, from_daemon, from_tables)
+    first = Sample(options.monotonic_s(), envelope(name, *before)[name])
+    options.clock.sleep(interval_s)
+    after = read(options, from_daemon, from_tables, quiet=True)
+    return first, Sample(options.monotonic_s(), envelope(name, *after)[name]), after
+
+
+def megabits(bits: float | None) -> str:
+    """Return bits per second as Mbit/s."""
+    if bits is None:
+        return text(None)
+    return f"{bits / 1e6:.0f}" if bits >= 1e8 else f"{bits / 1e6:.3g}"
+
+
+def per_s(value: float | None) -> str:
+    """Return a number per second."""
+    return count(None if value is None else round(value) if value >= 10 else round(value, 1))

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Renders GET /v1/histograms as bar charts. Pure."""
+"""Defines `mrcctl histograms`, which draws bars."""
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from mrcd.ctl.base import Options, common
+from mrcd.ctl.offline import emit_rows, envelope, read
+from mrcd.ctl.options import wide_option
 from mrcd.ctl.terminal.render import count, fold
+
+if TYPE_CHECKING:
+    pass
 
 _WIDTH = 40  # characters of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -71,3 +79,13 @@ def _bar(ratio: float, width: int) -> str:
     """Return a bar in eighths of a character; at least one eighth for any ratio above 0."""
     eighths = round(ratio * width * 8) or (1 if ratio else 0)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+@click.command(short_help="Show histograms of detection times and round trips.")
+@wide_option
+@common
+@click.pass_obj
+def histograms(options: Options, wide: bool) -> None:
+    """Show the times to detect failed EVs, the packets sent meanwhile, and the probes' round trips."""
+    found = read(options, lambda daemon: daemon.get("/v1/histograms"), lambda view: view.histograms())
+    emit_rows(options, "histograms", envelope("histograms", *found), histogram_lines, wide)
