@@ -15,7 +15,6 @@ from click.testing import Result
 from mrcd.ctl.packets.tally import Tally
 from mrcd.fleet_check.samples import HostSample, Samples
 from tests.unit.canned_daemon import BAD_PATH, PATH, PEER, Daemon
-from tests.unit.test_fleet_report import document, said
 
 Mrcctl = Callable[..., Result]
 
