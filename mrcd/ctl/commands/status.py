@@ -358,7 +358,7 @@ def _complete(options: Options, document: Json) -> None:
         document["forwarding_without_daemon"] = {"works": False, "how": pins["lost"]}
     unnamed = [f for f in document.get("other_programs") or [] if not f["program"] and f["program_id"]]
     if unnamed and os.geteuid() == 0:
-        from mrcd.bpf.attachments import program_name
+        from mrcd.kernel.attachments import program_name
 
         for f in unnamed:
             f["program"] = program_name(f["program_id"])
