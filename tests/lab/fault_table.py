@@ -133,7 +133,7 @@ def _other_file(before: str, after: str) -> Change:
 
 def _right_file(lab: Lab) -> None:
     """Has h2 reload the cluster file of all hosts."""
-    lab.exec("h2", ["mrcctl", "reload", "--force"], check=True)
+    lab.exec("h2", ["mrcctl", "--timeout", "60", "reload", "--force"], check=True, timeout=90)
 
 
 def restart(lab: Lab, host: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from labkit.cluster.api import Lab
 from labkit.monitoring.rules import RULES
 from labkit.monitoring.server import Server, free_address
-from mrcd.errors import MachineError
+from mrcd.errors import MachineError, MrcdError
 
 PROGRAM = "prometheus"
 METRICS = ("127.0.0.1", 9479)
@@ -77,7 +77,7 @@ class _Relayed(BaseHTTPRequestHandler):
         with contextlib.suppress(ConnectionError):  # Prometheus has given up, or has ended
             try:
                 status, kind, body = self.server.fetch(self.path)
-            except OSError:
+            except (OSError, MrcdError):  # no answer, or the lab is going down
                 self.send_error(502)
                 return
             self.send_response(status)

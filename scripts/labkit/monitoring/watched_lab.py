@@ -16,7 +16,7 @@ from labkit.monitoring.alertmanager import Alertmanager, Notice
 from labkit.monitoring.prometheus import Prometheus
 from labkit.monitoring.rules import Pace, write_shortened
 
-_SCRAPED_S = 30.0
+_SCRAPED_S = 120.0
 
 
 @dataclass(frozen=True)
