@@ -59,7 +59,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Types that no map holds but mrcd/kernel/abi.py repeats. They are here so that the object's BTF has them for
+/* Types that no map holds. They are here so that the object's BTF has them for mrcd/kernel/abi.py and
  * tests/unit/test_abi.py. libbpf ignores sections that it does not know.
  */
 const struct {

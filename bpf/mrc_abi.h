@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Defines the tables that the programs share with the daemon. Packets are in mrc_wire.h, events in mrc_events.h.
  *
- * Each field's comment says who writes it. mrcd/kernel/abi.py repeats these structures for Python, and
- * tests/unit/test_abi.py compares the two by BTF. Integers are in host byte order; times are CLOCK_MONOTONIC
- * nanoseconds.
+ * Each field's comment says who writes it. mrcd/kernel/abi.py reads these structures from the object's BTF.
+ * Integers are in host byte order; times are CLOCK_MONOTONIC nanoseconds.
  */
 #ifndef MRC_ABI_H
 #define MRC_ABI_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Defines what the programs report to the daemon: EV states, their reasons, events, histograms and drop reasons.
  *
- * mrcd/kernel/abi.py repeats these definitions; tests/unit/test_abi.py compares the two by BTF. Integers are in host
- * byte order, times are CLOCK_MONOTONIC nanoseconds.
+ * mrcd/kernel/abi.py reads the structures from the object's BTF, mrcd/kernel/enums.py repeats the enums, and
+ * tests/unit/test_abi.py compares these. Integers are in host byte order, times are CLOCK_MONOTONIC nanoseconds.
  */
 #ifndef MRC_EVENTS_H
 #define MRC_EVENTS_H

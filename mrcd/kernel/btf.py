@@ -5,6 +5,10 @@ The layouts come from BTF, so tables that another version of mrcd has pinned can
 """
 
 import ctypes as ct
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +16,7 @@ import numpy as np
 from mrcd.kernel import libbpf
 
 _INT, _ARRAY, _STRUCT, _ENUM = 1, 3, 4, 6
+_SIGNED = 1  # BTF_INT_SIGNED
 _ALIASES = (8, 9, 10, 11)  # typedef, volatile, const, restrict
 
 
@@ -76,20 +81,30 @@ def declared_shape(m: int, entries: int) -> Shape:
     return Shape(kind, key_size, value_size, entries, libbpf.lib().bpf_map__map_flags(ct.c_void_p(m)))
 
 
-def enumerator(obj: int, enum: str, name: str) -> int | None:
-    """Returns the value of an enumerator in the BTF of an opened object; None if the object does not have it."""
-    types = libbpf.lib().bpf_object__btf(ct.c_void_p(obj))
-    if not types:
-        return None
+@contextmanager
+def of_object(path: Path) -> Iterator[int]:
+    """Reads the BTF of a compiled object for a block: a `struct btf *`."""
+    types = libbpf.check(f"read the types of {path}", libbpf.lib().btf__parse(os.fsencode(path), None))
+    try:
+        yield types
+    finally:
+        libbpf.lib().btf__free(ct.c_void_p(types))
+
+
+def enumerators(types: int, enum: str) -> dict[str, int]:
+    """Returns the values of an enum by name; empty if BTF does not have it."""
     number = libbpf.lib().btf__find_by_name_kind(ct.c_void_p(types), enum.encode(), _ENUM)
     if number <= 0:
-        return None
+        return {}
     address, found = _type(types, number)
-    for i in range(found.length):
-        at = _Enumerator.from_address(address + ct.sizeof(_Type) + i * ct.sizeof(_Enumerator))
-        if _name(types, at.name_off) == name:
-            return int(at.value)
-    return None
+    each = (_Enumerator * found.length).from_address(address + ct.sizeof(_Type))
+    return {_name(types, e.name_off): int(e.value) for e in each}
+
+
+def struct(types: int, name: str) -> np.dtype[np.void]:
+    """Returns the layout of a struct with the names and offsets of its fields."""
+    number = libbpf.lib().btf__find_by_name_kind(ct.c_void_p(types), name.encode(), _STRUCT)
+    return _dtype(types, libbpf.check(f"find struct {name}", number))
 
 
 _FORMER_NAMES = {"ports": "plane_mask", "ports_ns": "plane_mask_ns", "relapses": "flaps"}
@@ -126,16 +141,18 @@ def _name(types: int, offset: int) -> str:
 
 
 def _dtype(types: int, number: int) -> np.dtype[np.void]:
-    """Returns the dtype of unsigned numbers, and of arrays and structs of these; other types become plain bytes."""
+    """Returns the dtype of numbers, and of arrays and structs of these; other types become plain bytes."""
     address, found = _type(types, number)
     if found.kind in _ALIASES:
         return _dtype(types, found.size)  # the field `size` of an alias holds the id of its type
-    if found.kind in (_INT, _ENUM):
-        return np.dtype(f"u{found.size}")
     behind = address + ct.sizeof(_Type)
+    if found.kind in (_INT, _ENUM):
+        is_signed = found.kind == _INT and ct.c_uint32.from_address(behind).value >> 24 & _SIGNED
+        return np.dtype(f"{'i' if is_signed else 'u'}{found.size}")
     if found.kind == _ARRAY:
         array = _Array.from_address(behind)
-        return np.dtype((_dtype(types, array.type), (array.length,)))
+        element = _dtype(types, array.type)
+        return np.dtype((element.base, (array.length, *element.shape)))
     if found.kind != _STRUCT:
         return np.dtype(f"V{found.size}")
     members = [_Member.from_address(behind + i * ct.sizeof(_Member)) for i in range(found.length)]

@@ -88,13 +88,12 @@ class Dataplane(Links):
         """
         path = self._program or object_path()
         self._obj = libbpf.open_object(path)
-        found_abi = btf.enumerator(self._obj, "mrc_version", "MRC_VERSION_ABI")
-        if found_abi != abi.ABI_VERSION:
+        try:
+            with btf.of_object(path) as types:
+                abi.check_version(types, path)
+        except MrcdError:
             self.close()
-            raise MachineError(
-                f"{path} has tables of ABI version {found_abi or 'unknown'}, this mrcd needs {abi.ABI_VERSION}",
-                hint="another version of mrcd built the object: run `make build`, or reinstall; nothing was changed",
-            )
+            raise
         maps = libbpf.maps_of(self._obj)
         _finish_commit(self.pins)
         peers = self._shape("mrc_peers")

@@ -45,6 +45,7 @@ _POINTERS = (
     "ring_buffer__new",
     "bpf_object__btf",
     "btf__load_from_kernel_by_id",
+    "btf__parse",
     "btf__type_by_id",
     "btf__name_by_offset",
 )

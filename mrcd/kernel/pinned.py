@@ -31,20 +31,20 @@ class Tables:
     def __init__(self, pins: Path, *, writable: bool) -> None:
         self._pins = pins
         self._maps: list[mmap.mmap] = []
-        self.peers = self._map("mrc_peers", writable)
+        self.peers = self._map("mrc_peers", abi.PEER, writable)
         n = len(self.peers)
-        self.evs = self._map("mrc_evs", writable).reshape(n, -1)
-        self.path_stats = self._map("mrc_path_stats", writable).reshape(n, -1)
-        self.rxs = self._map("mrc_rxs", writable).reshape(n, -1)
-        self.auths = self._map("mrc_auths", writable)
-        self.replays = self._map("mrc_replays", writable)
-        self.reports = self._map("mrc_reports", writable)
-        self.srhs = self._map("mrc_srhs", writable)
-        self.planes = self._map("mrc_planes", writable)
-        self.links = self._map("mrc_links", writable)
-        self.node = self._map("mrc_node", writable)[0:1].reshape(())
-        self.watches = self._map("mrc_watches", writable)
-        self.clock = self._map("mrc_clock", writable)[0:1].reshape(())
+        self.evs = self._map("mrc_evs", abi.EV, writable).reshape(n, -1)
+        self.path_stats = self._map("mrc_path_stats", abi.PATH_STATS, writable).reshape(n, -1)
+        self.rxs = self._map("mrc_rxs", abi.RX, writable).reshape(n, -1)
+        self.auths = self._map("mrc_auths", abi.AUTH, writable)
+        self.replays = self._map("mrc_replays", abi.REPLAY, writable)
+        self.reports = self._map("mrc_reports", abi.REPORTS, writable)
+        self.srhs = self._map("mrc_srhs", abi.SRH, writable)
+        self.planes = self._map("mrc_planes", abi.PLANE, writable)
+        self.links = self._map("mrc_links", abi.LINK, writable)
+        self.node = self._map("mrc_node", abi.NODE, writable)[0:1].reshape(())
+        self.watches = self._map("mrc_watches", abi.WATCH, writable)
+        self.clock = self._map("mrc_clock", abi.CLOCK, writable)[0:1].reshape(())
         self._drops = libbpf.get(pins / "mrc_drops")
         self._histograms = libbpf.get(pins / "mrc_histograms")
         self._prefixes = libbpf.get(pins / "mrc_prefixes")
@@ -53,13 +53,12 @@ class Tables:
         self._probes_sent = libbpf.get(pins / "mrc_probes_sent")
         self._unsent = libbpf.get(pins / "mrc_unsent_packets")
 
-    def _map(self, name: str, writable: bool) -> NDArray[np.void]:
+    def _map(self, name: str, dtype: abi.Layout, writable: bool) -> NDArray[np.void]:
         path = self._pins / name
         if not path.exists():
             raise MachineError(f"no table is pinned at {path}", hint="start mrcd; it creates the tables")
         with libbpf.opened(path) as fd:
             _, value_size, entries = libbpf.map_info(fd)
-            dtype = abi.MAPS[name]
             if value_size != dtype.itemsize:
                 raise MachineError(
                     f"table {name} has entries of {value_size} bytes, this version knows {dtype.itemsize}",

@@ -56,7 +56,7 @@ def test_other_nics_and_the_senders_are_attached(tmp_path: Path) -> None:
     )  # fmt: skip
     cluster = SimpleNamespace(granularity="burst")
     plan: Any = SimpleNamespace(config=SimpleNamespace(hook=lambda _: "xdp", cluster=cluster), host=None)
-    tables: Any = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]))
+    tables: Any = SimpleNamespace(node=np.zeros((), abi.NODE))
     with pytest.raises(KernelError, match="p0"):
         programs.attach(plan, dataplane, host, [tables])  # type: ignore[arg-type]
     assert {("p1", "ingress"), ("p1", "xdp"), ("mrc0", "egress")} <= set(dataplane.attached_to)

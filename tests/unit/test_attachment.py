@@ -24,7 +24,7 @@ class Host:
         self.did: list[str] = []
         self.events: list[str] = []
         self.admin_lock, self.netlink_lock = asyncio.Lock(), asyncio.Lock()
-        self.tables = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]), clock=np.zeros((), abi.CLOCK))
+        self.tables = SimpleNamespace(node=np.zeros((), abi.NODE), clock=np.zeros((), abi.CLOCK))
         self.tables.node["status"] = abi.STATUS_DETACHED
         self.dataplane = SimpleNamespace(attached=lambda: self.is_attached)
         self.nics = SimpleNamespace()

@@ -41,7 +41,7 @@ class Host:
 
     @staticmethod
     def another_table() -> Any:
-        tables = SimpleNamespace(node=np.zeros((), abi.MAPS["mrc_node"]))
+        tables = SimpleNamespace(node=np.zeros((), abi.NODE))
         tables.node["plane_mask"] = 0b111
         return tables
 
