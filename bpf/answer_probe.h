@@ -3,6 +3,7 @@
 #ifndef MRC_ANSWER_PROBE_H
 #define MRC_ANSWER_PROBE_H
 
+#include "clock.h"
 #include "probe.h"
 #include "kernel_sids.h"
 #include "spray.h"
@@ -12,7 +13,7 @@
  */
 static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, const struct control *control)
 {
-	__u64 sent = bpf_be64_to_cpu(control->mrc.tx_ns), now = bpf_ktime_get_ns();
+	__u64 sent = bpf_be64_to_cpu(control->mrc.tx_ns), now = now_ns();
 	__u32 plane_mask = bpf_ntohs(control->probe.plane_mask), status = bpf_ntohs(control->probe.status);
 
 	if (is_unheard(peer, now) || status & (MRC_STATUS_DETACHED | MRC_STATUS_PLAIN))
@@ -121,7 +122,7 @@ static __always_inline int answer_probe(struct __sk_buff *skb, struct mrc_scratc
 	c->mrc.type = MRC_PROBE_REPLY;
 	c->mrc.sender = bpf_htons(settings.host_id);
 	c->mrc.receiver = bpf_htons(host_id);
-	c->mrc.tx_ns = bpf_cpu_to_be64(bpf_ktime_get_ns());
+	c->mrc.tx_ns = bpf_cpu_to_be64(now_ns());
 	announce(&c->probe, auth, self);
 	at = probe_at(p.ev);
 	if (c->probe.counts) {

@@ -3,6 +3,7 @@
 #ifndef MRC_APPLY_REPLY_H
 #define MRC_APPLY_REPLY_H
 
+#include "clock.h"
 #include "judge.h"
 
 /* Probes in unpaid bursts: further EVs get one probe each until judged data packets have paid. */
@@ -148,7 +149,7 @@ static long send_burst_probe(__u64 i, void *context)
 	__u32 index;
 
 	/* Now, not earlier: sending a burst can take longer than a packet takes to arrive. */
-	v->request.now = bpf_ktime_get_ns();
+	v->request.now = now_ns();
 	v->request.number = v->scratch->lagging[i / (v->each ?: 1) & (BURSTS_AT_ONCE - 1)];
 	send_request(v->skb, v->node, &v->request);
 	index = ev_index(v->request.host_id, v->request.number);
@@ -229,7 +230,7 @@ static __always_inline enum mrc_drop apply_reply(struct __sk_buff *skb, struct m
 	j.reports = reports_at(host_id);
 	if (!j.reports)
 		return MRC_DROP_BAD_PROBE;
-	j.now = bpf_ktime_get_ns();
+	j.now = now_ns();
 	j.requested_ns = bpf_be64_to_cpu(c->probe.tx_ns);
 	if (c->probe.counts) {
 		OPAQUE(bytes);

@@ -18,6 +18,7 @@
 #include <bpf/bpf_endian.h>
 
 #include "arith.h"
+#include "clock.h"
 #include "drop.h"
 #include "siphash.h"
 
@@ -211,7 +212,7 @@ static __always_inline enum mrc_drop check_data(struct mrc_auth *auth, const str
 		return reason;
 	if (data_tag(key, mrc) != mrc->auth)
 		return MRC_DROP_BAD_TAG;
-	return is_new(auth, bpf_be64_to_cpu(mrc->tx_ns), bpf_ktime_get_coarse_ns()) ? MRC_DROP_NONE : MRC_DROP_STALE;
+	return is_new(auth, bpf_be64_to_cpu(mrc->tx_ns), coarse_now_ns()) ? MRC_DROP_NONE : MRC_DROP_STALE;
 }
 
 /* Learn the peer's clock from a reply: it was sent `tx_ns` by that clock, its request `requested_ns` by this host's. */

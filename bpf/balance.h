@@ -11,6 +11,7 @@
 #ifndef MRC_BALANCE_H
 #define MRC_BALANCE_H
 
+#include "clock.h"
 #include "probe.h"
 #include "states.h"
 
@@ -52,7 +53,7 @@ static __always_inline __u32 distant_planes(const struct mrc_pace *p, __u32 plan
 __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = bpf_ktime_get_ns();
+	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = now_ns();
 	__u32 paused = 0, slowest = 0, pace_ns, i, n;
 
 	if (!p)
@@ -117,7 +118,7 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u64 requested_ns)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u64 now = bpf_ktime_get_ns(), interval = 64 * (__u64)delay_ns;
+	__u64 now = now_ns(), interval = 64 * (__u64)delay_ns;
 	__u32 i, most_ns = 0, least_ns = ~0u, epoch = now / SKEW_PERIOD_NS, paused = 0;
 	struct mrc_peer *peer = peer_at(host_id);
 

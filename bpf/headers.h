@@ -5,6 +5,7 @@
 
 #include "arith.h"
 #include "auth.h"
+#include "clock.h"
 #include "drop.h"
 #include "parse.h"
 #include "tunnel.h"
@@ -158,7 +159,7 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	/* Just before the count: a reader must not take the new count for old. And by the clock again: the hypervisor may
 	 * have stopped this CPU since `now`.
 	 */
-	p->ev->last_tx_ns = bpf_ktime_get_ns();
+	p->ev->last_tx_ns = now_ns();
 	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p->ev->tx_packets, segments));
 	__sync_fetch_and_add(&p->ev->tx_bytes, p->payload);
 	mrc.segments = bpf_htons(segments);

@@ -5,6 +5,7 @@
 #ifndef MRC_ICMP_H
 #define MRC_ICMP_H
 
+#include "clock.h"
 #include "send_probe.h"
 
 #define ICMP_FRESH_NS 1000000000ULL /* age of the quoted packet, at most */
@@ -124,7 +125,7 @@ static __always_inline void handle_icmp(struct cursor *c, const struct ipv6hdr *
 	/* The peer itself sent the error, so the path works. Without mrc_pop its kernel has no route for the packet. */
 	if (same_address(&outer->saddr, peer->address[plane_number & (MRC_MAX_PLANES - 1)]))
 		return;
-	now = bpf_ktime_get_ns();
+	now = now_ns();
 	state = ev->state;
 	/* A peer that is down answers nothing, and its T0 sends errors for every EV. No path has failed then. */
 	if (is_report_window_full(reports))

@@ -11,6 +11,7 @@
 #define MRC_IDLE_TIMEOUT_H
 
 #include "arith.h"
+#include "clock.h"
 #include "maps.h"
 
 /* The timeout comes after steady traffic would have requested the next report, but before TCP's first reaction. Linux
@@ -44,7 +45,7 @@ static __always_inline int is_timer_running(__u64 now)
 /* Handle an idle timeout: queue the peer for the timer packet, or else have the daemon's tick sweep it. */
 static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idle_timer)
 {
-	struct mrc_idle_peer idle = { .due_ns = bpf_ktime_get_ns(), .host_id = *host_id, .left = IDLE_SWEEPS };
+	struct mrc_idle_peer idle = { .due_ns = now_ns(), .host_id = *host_id, .left = IDLE_SWEEPS };
 	struct mrc_watch *watch;
 	struct mrc_event *event;
 

@@ -7,6 +7,7 @@
 #define MRC_KERNEL_SIDS_H
 
 #include "arith.h"
+#include "clock.h"
 #include "drop.h"
 #include "maps.h"
 #include "parse.h"
@@ -84,7 +85,7 @@ static __noinline int is_stray_srv6(struct __sk_buff *skb, __u32 at)
 		return 1;
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
 		on_plane |= same_address(&ip6->saddr, peer->address[i]);
-	return !on_plane || !may_use_kernel_sids(peer, bpf_ktime_get_ns());
+	return !on_plane || !may_use_kernel_sids(peer, now_ns());
 }
 
 /* Leave a packet that is not mrcd's to the kernel, unless it is stray. */

@@ -8,6 +8,7 @@
 #ifndef MRC_LINK_PROBE_H
 #define MRC_LINK_PROBE_H
 
+#include "clock.h"
 #include "send_probe.h"
 
 #define LINK_GAP_NS 80000000ULL /* least time between two probes of a link: less than LINK_PROBES_S of the daemon */
@@ -93,7 +94,7 @@ static long probe_link(__u64 i, void *context)
 	struct link_sweep *s = context;
 	__u32 number = s->first + i;
 	struct mrc_link *link = link_at(number);
-	__u64 now = bpf_ktime_get_ns(), sent, received;
+	__u64 now = now_ns(), sent, received;
 
 	if (!link || s->clock->budget <= -(__s64)budget_reserve())
 		return 1;
@@ -123,7 +124,7 @@ static long probe_link(__u64 i, void *context)
 __noinline int pop_link_probe(struct __sk_buff *skb, __u32 at, __u32 plane)
 {
 	struct mrc_replay *replay = replay_at(settings.host_id);
-	__u64 now = bpf_ktime_get_ns(), rtt;
+	__u64 now = now_ns(), rtt;
 	struct mrc_link *link;
 	struct control c;
 

@@ -47,6 +47,7 @@
 
 #include <bpf/bpf_helpers.h>
 
+#include "clock.h"
 #include "timer_packet.h"
 #include "classes.h"
 #include "deliver.h"
@@ -116,7 +117,7 @@ int mrc_push(struct __sk_buff *skb)
 		return drop_skb(MRC_DROP_TOO_BIG);
 	policy = policy_of(skb, &inner, entry >> MRC_DST_POLICY);
 	request.host_id = host_id;
-	request.now = bpf_ktime_get_ns();
+	request.now = now_ns();
 	request.traffic_class = inner.traffic_class;
 	segments = wire_packets(skb, &inner);
 	choice.packets = segments;
@@ -134,7 +135,7 @@ int mrc_push(struct __sk_buff *skb)
 	    (rotation->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS)))
 		keep_timer_packet(skb, self, request.now);
 	if (can_carry_probe(&inner) && piggyback_probe(skb, self, peer, rotation, &request, gap_us))
-		request.now = bpf_ktime_get_ns(); /* this packet is sent after the request */
+		request.now = now_ns(); /* this packet is sent after the request */
 	if (ack && policy <= MRC_POLICY_SPRAY && should_duplicate(skb, &inner, &tcp, request.now))
 		send_clone(skb, self, CLONE_DUP_ACK, &request);
 	if (!classed_ev(skb, &inner, policy, peer, host_id, linked_planes(self, peer), request.now, rotation,
@@ -360,7 +361,7 @@ int mrc_tick(struct __sk_buff *skb)
 	if (!t.sweep.node || !t.clock ||
 	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0))
 		return TICK_NS / NS_PER_US;
-	t.sweep.node->ticked_ns = bpf_ktime_get_ns();
+	t.sweep.node->ticked_ns = now_ns();
 	t.clock->by_daemon++;
 	return tick(&t) / NS_PER_US;
 }

@@ -10,6 +10,7 @@
 #ifndef MRC_NEIGHBOURS_H
 #define MRC_NEIGHBOURS_H
 
+#include "clock.h"
 #include "sweep.h"
 
 #define T0_PROBES 3 /* on the EV of the first peer under a T0; three, because one may be lost */
@@ -194,7 +195,7 @@ static long visit_neighbour(__u64 i, void *context)
 	(void)i;
 	if (!clock || !failure)
 		return 1;
-	clock->now_ns = bpf_ktime_get_ns();
+	clock->now_ns = now_ns();
 	if (!failure->left || aged(clock->now_ns, clock->began_ns, NEIGHBOURS_MAX_NS))
 		return 1;
 	host_id = failure->next < settings.peers ? failure->next : 0;
@@ -262,7 +263,7 @@ static __always_inline void visit_neighbours(struct sweep *sweep, struct mrc_clo
 		sweep->sent = 0;
 		sweep->first = 0;
 		if (!failure->left && !failure->is_judging) {
-			failure->probed_ns = bpf_ktime_get_ns();
+			failure->probed_ns = now_ns();
 			begin_walk(failure, 1);
 		}
 		break; /* one failure at a time: the T0 verdicts belong to one walk */

@@ -5,6 +5,7 @@
 #ifndef MRC_PLANE_LOSS_H
 #define MRC_PLANE_LOSS_H
 
+#include "clock.h"
 #include "probe.h"
 
 static __always_inline void add_losses(struct plane_loss *sum, const struct plane_loss *p)
@@ -48,7 +49,7 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 	struct mrc_plane_losses *all = bpf_map_lookup_elem(&mrc_plane_losses, &host_id);
 	__u32 zero = 0, planes = 0, evs = 0, i;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = now_ns();
 	struct plane_loss *sum, *own;
 	int is_fresh;
 

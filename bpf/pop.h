@@ -3,6 +3,7 @@
 #ifndef MRC_POP_H
 #define MRC_POP_H
 
+#include "clock.h"
 #include "icmp.h"
 #include "link_probe.h"
 #include "piggyback.h"
@@ -88,7 +89,7 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 		enum mrc_drop reason = auth ? check_data(auth, &mrc) : MRC_DROP_UNKNOWN_SENDER;
 
 		if (reason == MRC_DROP_STALE)
-			request_clock(a->peer, a->host_id, bpf_ktime_get_ns());
+			request_clock(a->peer, a->host_id, now_ns());
 		if (!reason && counts_untagged(auth, mrc.key_id))
 			a->untagged = auth;
 		return reason;
@@ -126,7 +127,7 @@ static __always_inline void probe_on_arrival(struct __sk_buff *skb, const struct
 	if (!rotation || !self || !is_small(skb) || rotation->unprobed < settings.probe_packets ||
 	    parse_inner(skb, &key, &inner) || !can_carry_probe(&inner))
 		return;
-	request.now = bpf_ktime_get_ns();
+	request.now = now_ns();
 	request.traffic_class = inner.traffic_class;
 	piggyback_probe(skb, self, a->peer, rotation, &request, settings.probe_gap_us);
 }
@@ -204,7 +205,7 @@ static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scr
 		return MRC_DROP_BAD_TAG;
 	if (c->mrc.flags & MRC_FLAG_DIAGNOSTIC) /* it is only answered */
 		return MRC_DROP_NONE;
-	now = bpf_ktime_get_ns();
+	now = now_ns();
 	if (!is_new(auth, tx_ns, now)) {
 		request_clock(a->peer, a->host_id, now);
 		*is_believed = 0;

@@ -10,6 +10,7 @@
 #define MRC_SACK_HIDING_H
 
 #include "balance.h"
+#include "clock.h"
 #include "inner.h"
 
 /* TCP option kinds. */
@@ -80,7 +81,7 @@ __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 	gap = bpf_map_lookup_elem(&mrc_sack_gaps, &slot);
 	if (!gap)
 		return 0;
-	now = bpf_ktime_get_ns();
+	now = now_ns();
 	if (gap->flow != flow && !aged(now, gap->ns, window_ns))
 		return 0; /* the flows would otherwise restart each other's window */
 	if (gap->flow != flow || gap->ack != tcp.ack_seq) {

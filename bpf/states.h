@@ -9,6 +9,7 @@
 #define MRC_STATES_H
 
 #include "arith.h"
+#include "clock.h"
 #include "loss.h"
 #include "t1_failure.h"
 
@@ -260,7 +261,7 @@ __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, _
 	__u32 index = ev_index(host_id, number), reason = why & 0xff;
 	struct mrc_path_stats *stats = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = now_ns();
 
 	if (!ev || !stats || before == after ||
 	    __sync_val_compare_and_swap(&ev->state, before, after) != before)

@@ -5,6 +5,7 @@
 #ifndef MRC_SWEEP_H
 #define MRC_SWEEP_H
 
+#include "clock.h"
 #include "send_probe.h"
 
 /* A sweep of a peer. */
@@ -23,7 +24,7 @@ static long sweep_ev(__u64 i, void *context)
 	__u32 number = (s->first + i) % settings.evs_per_peer;
 	const struct mrc_path_stats *stats = path_stats_at(ev_index(s->request.host_id, number));
 
-	s->request.now = bpf_ktime_get_ns(); /* now, not earlier: a sweep can take longer than packets take to arrive */
+	s->request.now = now_ns(); /* now, not earlier: a sweep can take longer than packets take to arrive */
 	if (!stats || stats->probe_after_ns > s->request.now)
 		return 0;
 	s->request.number = number;
@@ -36,7 +37,7 @@ static __always_inline int begin_sweep_report(struct sweep *s, struct mrc_peer *
 {
 	__u64 requested_ns;
 
-	s->request.now = bpf_ktime_get_ns();
+	s->request.now = now_ns();
 	s->request.number = report_ev(peer, s->request.host_id, reports, linked_planes(s->node, peer));
 	requested_ns = *(volatile __u64 *)&reports->requested_ns;
 	return s->request.number != NO_SLOT && aged(s->request.now, requested_ns, reordering_window(reports)) &&

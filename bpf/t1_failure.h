@@ -9,6 +9,7 @@
 #define MRC_T1_FAILURE_H
 
 #include "arith.h"
+#include "clock.h"
 #include "maps.h"
 
 /* Least time between two records of the same T1: each neighbour's failure reports it again. */
@@ -32,7 +33,7 @@ static __always_inline int shares_links(const struct mrc_ev *ev, __u64 carrier)
 __noinline int record_t1_failure(__u32 host_id, __u32 number)
 {
 	const struct mrc_ev *ev = ev_at(ev_index(host_id, number));
-	__u64 carrier, now = bpf_ktime_get_ns();
+	__u64 carrier, now = now_ns();
 	__u32 zero = 0, recent = 0, i, *made;
 	struct mrc_t1_failure *failure;
 

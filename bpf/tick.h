@@ -9,6 +9,7 @@
 #ifndef MRC_TICK_H
 #define MRC_TICK_H
 
+#include "clock.h"
 #include "ev_deadlines.h"
 #include "piggyback.h"
 
@@ -175,7 +176,7 @@ static long serve_next(__u64 i, void *context)
 	struct mrc_reports *reports;
 
 	(void)i;
-	t->clock->now_ns = bpf_ktime_get_ns();
+	t->clock->now_ns = now_ns();
 	if (aged(t->clock->now_ns, t->clock->began_ns, TICK_MAX_NS)) {
 		t->clock->wait_ns = TICK_RESUME_NS;
 		return 1;
@@ -234,7 +235,7 @@ static __always_inline __u64 tick(struct tick *t)
 	t->clock->wait_ns = TICK_NS;
 	if (__sync_lock_test_and_set(&clock->busy, 1))
 		return t->clock->wait_ns; /* another CPU runs it */
-	t->clock->began_ns = bpf_ktime_get_ns();
+	t->clock->began_ns = now_ns();
 	refill(clock, t->clock->began_ns);
 	visit_neighbours(&t->sweep, clock);
 	if (settings.peers <= TICK_PEERS) /* random, so that a short budget does not always miss the same peers */

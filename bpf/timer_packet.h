@@ -9,6 +9,7 @@
 #ifndef MRC_TIMER_PACKET_H
 #define MRC_TIMER_PACKET_H
 
+#include "clock.h"
 #include "apply_reply.h"
 #include "tick.h"
 
@@ -69,7 +70,7 @@ static long handle_idle_peer(__u64 i, void *context)
 	struct mrc_reports *reports;
 	struct mrc_peer *peer;
 	struct mrc_clock *clock = tick_clock();
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = now_ns();
 	int is_paid, is_trusted;
 
 	(void)i;
@@ -136,7 +137,7 @@ static __always_inline int handle_timer_packet(struct __sk_buff *skb)
 	struct mrc_node *self = t.sweep.node;
 	struct mrc_timer *timer = timer_packet();
 	__be16 type = bpf_htons(TIMER_TYPE);
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = now_ns();
 	/* Read first: another CPU may make the next timer packet meanwhile, and two must not have the same id. */
 	__u32 id = skb->mark;
 

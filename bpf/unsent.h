@@ -8,6 +8,7 @@
 
 #include <bpf/bpf_core_read.h>
 
+#include "clock.h"
 #include "icmp.h"
 #include "link_probe.h"
 
@@ -149,7 +150,7 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u3
 	stats = path_stats_at(index);
 	count = bpf_map_lookup_elem(&mrc_unsent_packets, &plane);
 	/* Packets that arrive on this NIC can be dropped, too, and look like packets of this host. */
-	if (!ev || !stats || !count || !is_recent(&mrc, ev, bpf_ktime_get_ns()))
+	if (!ev || !stats || !count || !is_recent(&mrc, ev, now_ns()))
 		return;
 	shared = (const void *)(skb->head + skb->end);
 	if (!bpf_core_read(&gso_size, sizeof(gso_size), &shared->gso_size) && gso_size)

@@ -56,6 +56,7 @@ class Dataplane(Links):
         self.plan = plan
         self._bpffs = bpffs
         self._program = program
+        self.test_clock = False  # for tests: load() makes the programs read a clock that is set (bpf/clock.h)
         super().__init__(pin_directory(bpffs))
         self.tables = self.pins  # directory of the tables in use
         self._obj = 0
@@ -120,8 +121,7 @@ class Dataplane(Links):
             raise
         if self.fresh:
             self._pin_new({name: maps[name] for name in sizes})
-        for name in _PROGRAMS:
-            self._programs[name] = libbpf.program_fd(self._obj, name)
+        self._programs.update({name: libbpf.program_fd(self._obj, name) for name in _PROGRAMS})
         self._prefix_fd, self._node_fd = libbpf.map_fd(maps["mrc_prefixes"]), libbpf.map_fd(maps["mrc_node"])
         libbpf.update_elem(libbpf.map_fd(maps["mrc_classes"]), struct.pack("I", 0), classes(self.plan).tobytes())
         self._ring = libbpf.Ring(libbpf.map_fd(maps["mrc_events"]))
@@ -279,13 +279,14 @@ class Dataplane(Links):
 
     def _settings(self, size: int, peers: int) -> bytes:
         netns = Path("/proc/thread-self/ns/net").stat().st_ino
-        value = settings(self.plan, features.kernel_has(), peers, netns, secrets.token_bytes(16)).tobytes()
-        if len(value) != size:
+        value = settings(self.plan, features.kernel_has(), peers, netns, secrets.token_bytes(16))
+        value["test_clock"] = self.test_clock
+        if value.nbytes != size:
             raise MachineError(
-                f"the object's settings have {size} bytes, this mrcd needs {len(value)}",
+                f"the object's settings have {size} bytes, this mrcd needs {value.nbytes}",
                 hint="another version of mrcd built the object: run `make build`, or reinstall",
             )
-        return value
+        return value.tobytes()
 
     # ---- prefixes ----
 
@@ -296,10 +297,9 @@ class Dataplane(Links):
         for key in [k for k in libbpf.keys(self._prefix_fd, abi.PREFIX.itemsize) if k not in wanted]:
             libbpf.delete_elem(self._prefix_fd, key)
         # A new epoch makes the programs discard cached results of the trie.
-        key = struct.pack("I", 0)
-        node = np.frombuffer(libbpf.lookup_elem(self._node_fd, key, abi.NODE.itemsize) or b"", abi.NODE).copy()
+        node = np.frombuffer(libbpf.lookup_elem(self._node_fd, bytes(4), abi.NODE.itemsize) or b"", abi.NODE).copy()
         node["epoch"] = _random_number()
-        libbpf.update_elem(self._node_fd, key, node.tobytes())
+        libbpf.update_elem(self._node_fd, bytes(4), node.tobytes())
 
     # ---- programs that the daemon runs ----
 

@@ -24,7 +24,8 @@ H0, H1, H2, H5 = 0, 1, 2, 5
 class Setup:
     """A cluster to load the programs for.
 
-    Encapsulation, width of a peer's table, T1s per plane, lines of [health], more lines.
+    Encapsulation, width of a peer's table, T1s per plane, lines of [health], more lines, and whether tests set the
+    clock of the programs.
     """
 
     encapsulation: Encapsulation = "usid"
@@ -32,6 +33,7 @@ class Setup:
     evs: int = EVS
     t1s: int = SLOTS
     more: str = ""
+    test_clock: bool = True
 
     @property
     def text(self) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mrcd.kernel import libbpf
+from tests.packet.clock import now
 from tests.packet.cluster import H1, H2, H5, Setup
 from tests.packet.piggyback import TrafficWithProbes
-from tests.packet.reports import now
 from tests.packet.rig import Bench
 from tests.packet.ticks import postpone, run_tick, with_deadlines
 from tests.packet.wires import Namespace, Tap, unmount

@@ -2,7 +2,6 @@
 """Models host h2: what has arrived there, and the reports that it sends."""
 
 import random
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +12,10 @@ from scapy.packet import Packet, Raw
 from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi, enums
 from mrcd.kernel.enums import EvState, Reason
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import ALL_PLANES, EVS, H2, PLANES, Setup
 from tests.packet.rig import Bench
-from tests.packet.wires import until
 
-MS = 1_000_000
 NEVER = 2**62
 EVERY = list(range(EVS))
 GENERATION = 0xABCD0001
@@ -41,7 +39,7 @@ class ReportRequest:
 class Reporter:
     """A model of h2's counters and replies. Sweeps request reports from it, and send no other probes.
 
-    Times are those of this host's tables, so `Bench.age` moves all of them.
+    Times are those of this host's tables, so `advance` moves all of them.
     """
 
     def __init__(self, bench: Bench, *, start: int = 0, probes: int = 0) -> None:
@@ -127,7 +125,7 @@ class Reporter:
             rate, sent = loss.get(ev, 0.0), packets if isinstance(packets, int) else packets[ev]
             self.send(ev, sent, arrive=sum(chance.random() >= rate for _ in range(sent)))
             self.probes[ev] += sum(chance.random() >= rate for _ in range(self.burst(ev, 0)))
-        self.bench.age(PAST_REORDERING_MS * MS)
+        advance(PAST_REORDERING_MS * MS)
         request = self.request_report(arrives=False)
         if chance.random() >= loss.get(request.ev, 0.0):
             self.probes[request.ev] += 1
@@ -135,7 +133,7 @@ class Reporter:
 
     def report(self, *, after_ms: int = PAST_REORDERING_MS, **probe: Any) -> ReportRequest:
         """Requests a report after some time, and delivers the reply at once."""
-        self.bench.age(after_ms * MS)
+        advance(after_ms * MS)
         request = self.request_report()
         self.deliver(self.reply(request, **probe))
         return request
@@ -149,17 +147,10 @@ class Reporter:
 
 
 WINDOW = "loss_window_ms = 60000"
-"""A loss window that is wide enough for any test that begins with `unfaded`."""
-
-
-def unfaded(seconds: int = 3) -> None:
-    """Waits, if necessary, until such windows will not fade for some seconds: they fade each 30 s."""
-    half = 30_000 * MS
-    until("the loss windows have faded", lambda: now() % half < half - seconds * 1000 * MS)
-
+"""A loss window that does not fade within a test: each test begins with a minute of its clock."""
 
 unfading = pytest.mark.parametrize("bench", [Setup(health=WINDOW)], indirect=True, ids=[""])
-"""For tests that begin with `unfaded`."""
+"""For tests in which the loss window must not fade."""
 
 
 def patient(overdue_ms: int, reorder_us: int = 50) -> pytest.MarkDecorator:
@@ -204,8 +195,3 @@ def events(bench: Bench) -> list[tuple[int, str, str, str]]:
         for e in bench.dataplane.events()
         if e["ev"] != abi.EVENT_IDLE_TIMEOUT
     ]
-
-
-def now() -> int:
-    """Returns CLOCK_MONOTONIC, which the programs use."""
-    return time.monotonic_ns()

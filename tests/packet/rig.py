@@ -39,6 +39,7 @@ from mrcd.kernel.enums import EvState
 from mrcd.kernel.links import Attachment
 from mrcd.kernel.pinned import Tables, prefix_key
 from mrcd.net import hooks
+from tests.packet import clock
 from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
@@ -55,14 +56,6 @@ POPPED = (0x706F7064, 0x706F7065)  # marks of a single packet and of a burst (bp
 NEVER = 2**62
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
-_STAMPS = {
-    "evs": ("state_since_ns", "last_tx_ns"),
-    "path_stats": ("arrived_ns", "lag_ns", "loss_ns", "pending_losses_ns", "probe_ns", "noted_ns", "probe_after_ns"),
-    "watches": ("due_ns", "swept_ns"),
-    "clock": ("packet_due_ns", "active_ns", "refilled_ns"),
-    "links": ("tx_ns", "rx_ns"),
-    "reports": ("requested_ns", "sent_ns", "min_delay_ns", "icmp_ns", "report_tx_ns"),
-}
 
 
 def _fill(fd: int, keys: Sequence[int], value: bytes) -> None:
@@ -104,9 +97,11 @@ class Bench:
                     self.ifindex = self._interfaces()
             undo.callback(unmount, directory)
             self.dataplane = Dataplane(self.plan, directory)
+            self.dataplane.test_clock = self.setup.test_clock
             undo.callback(self.dataplane.close)
             with self.namespace.inside():  # the programs are loaded in this namespace
                 self.dataplane.load()
+            undo.callback(clock.remove, clock.add(self.dataplane.map_fd(".data.clock")))
             self.dataplane.commit()
             self.tables = Tables(self.dataplane.pins, writable=True)
             undo.callback(self.tables.close)
@@ -153,6 +148,7 @@ class Bench:
     @contextlib.contextmanager
     def fresh(self) -> Iterator[Self]:
         """A block inside the namespace, on one CPU, with the tables in their initial state."""
+        clock.begin()
         cpus = os.sched_getaffinity(0)
         for name, table in self._pristine.items():
             self._table(name)[...] = table
@@ -163,7 +159,12 @@ class Bench:
         changed = np.flatnonzero(self.tables.transitions()["count"]).tolist()
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
         sizes = {"mrc_paces": (len(self.tables.peers), abi.PACE.itemsize), "mrc_acks": (ACKS, 8)}
-        sizes |= {"mrc_t1_failures": (8, 56), "mrc_t0_verdicts": (2048, 24), "mrc_paid": (1, 4)}
+        sizes |= {
+            "mrc_t1_failures": (8, 56),
+            "mrc_t0_verdicts": (2048, 24),
+            "mrc_paid": (1, 4),
+            "mrc_sack_gaps": (4096, 16),
+        }
         for name, (entries, size) in sizes.items():
             _fill(self.map_fd(name), range(entries), bytes(size))
         self.events()
@@ -195,15 +196,6 @@ class Bench:
     def _fill(self, name: str, keys: Sequence[int], value: bytes) -> None:
         with libbpf.opened(self.dataplane.pins / name) as fd:
             _fill(fd, keys, value)
-
-    def age(self, ns: int) -> None:
-        """Moves all recorded times `ns` into the past, as if nothing had happened meanwhile."""
-        for table, names in _STAMPS.items():
-            for name in names:
-                column = self._table(table)[name]
-                self._table(table)[name] = np.where(column > 0, column - np.uint64(ns), column)
-        for name, unit_ns in (("unanswered_ms", 1_000_000), ("probed_us", 1000)):  # low bits
-            self.tables.watches[name] -= np.uint32(ns // unit_ns % 2**32)
 
     def detach(self) -> None:
         """Detaches all programs. clsact filters would stay as long as the interfaces, which another bench may own."""

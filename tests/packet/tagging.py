@@ -15,8 +15,9 @@ from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe
 from mrcd.kernel import abi
 from mrcd.kernel.enums import AuthMode
 from tests.packet.arrivals import inner, popped
+from tests.packet.clock import MS, now
 from tests.packet.cluster import ALL_PLANES, H0, H2
-from tests.packet.reports import GENERATION, MS, NEVER, now
+from tests.packet.reports import GENERATION, NEVER
 from tests.packet.rig import Bench, Hook
 
 OLD, NEW = Secret(7, bytes(range(32))), Secret(8, bytes(range(32, 64)))

@@ -15,8 +15,9 @@ from mrcd.fabric.wire import DIAGNOSTIC, MRC, PROBE_REPLY, MRCProbe, MRCReport
 from mrcd.kernel import abi
 from mrcd.kernel.enums import AuthMode, EvState
 from tests.packet.arrivals import both_hooks
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import ALL_PLANES, EVS, H0, H1, H2, SLOTS, all_encapsulations, datagram, nic_mac, wire_mac
-from tests.packet.reports import GENERATION, MS, NEVER, now
+from tests.packet.reports import GENERATION, NEVER
 from tests.packet.rig import Bench, Hook
 from tests.packet.tagging import (
     CLOCK_AHEAD_NS,
@@ -210,6 +211,7 @@ def test_a_request_is_believed_once(bench: Bench) -> None:
 def test_a_request_of_the_tables_before_is_not_believed(bench: Bench) -> None:
     authenticate(bench)
     old = tagged(request(bench, 30, plane_mask=0))
+    advance(1)
     assert bench.pop("tc", tagged(request(bench, 1, generation=GENERATION + 1)), PLANE)[0] == "redirect"
     refuses(bench, old, "stale")
     assert bench.peer(H2)["generation"] == GENERATION + 1

@@ -5,11 +5,12 @@ import pytest
 from scapy.layers.inet import IP, UDP
 
 from mrcd.kernel.enums import EvState, Reason
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import EVS, H2, PLANES, Setup
-from tests.packet.reports import EVERY, MS, Reporter, events, now, others, state
+from tests.packet.reports import EVERY, Reporter, events, others, state
 from tests.packet.rig import Bench
 
-pytestmark = [pytest.mark.root, pytest.mark.clock]
+pytestmark = pytest.mark.root
 
 CONGESTED = (EvState.SKIP, Reason.CONGESTED)
 PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP() / b"x"
@@ -102,9 +103,10 @@ def delayed(bench: Bench, us: int, *, rtt_ns: int = 1000) -> int:
     """Delivers a reply with `us` more delay than the others, after this usual round trip. Returns its EV."""
     r = Reporter(bench)
     r.report()
-    bench.age(6 * MS)
+    advance(6 * MS)
     request = r.request_report()
     bench.reports(H2)["rtt_ns"] = rtt_ns
+    advance(2 * MS)
     r.deliver(r.reply(request, delay=us * 1000))
     return request.ev
 
@@ -136,7 +138,7 @@ def test_skips_for_delay_can_be_disabled(bench: Bench) -> None:
 def test_the_least_delay_is_forgotten_after_ten_seconds(bench: Bench) -> None:
     """Clocks drift and routes change, so the minimum delay is measured again."""
     r = Reporter(bench)
-    bench.age(10_001 * MS)
+    advance(10_001 * MS)
     for _ in range(3):
         request = r.request_report()
         bench.reports(H2)["rtt_ns"] = 1000
@@ -150,9 +152,9 @@ def test_round_trips_are_smoothed(bench: Bench) -> None:
     for ev in EVERY:  # whichever is next
         bench.path_stats(H2, ev)["rtt_ns"] = 8_000_000
     bench.reports(H2)["rtt_ns"], bench.reports(H2)["rtt_var_ns"] = 16_000_000, 4_000_000
-    bench.age(6 * MS)
+    advance(6 * MS)
     request = r.request_report()
-    bench.age(800 * MS)  # in flight
+    advance(800 * MS)  # in flight
     r.deliver(r.reply(request))
     rtt8 = int(bench.path_stats(H2, request.ev)["rtt_ns"]) - 7_000_000
     reports = bench.reports(H2)

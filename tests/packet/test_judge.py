@@ -7,13 +7,13 @@ from scapy.packet import Raw
 
 from mrcd.fabric.wire import MRC, MRCProbe
 from mrcd.kernel.enums import EvState, Histogram, Reason
+from tests.packet.clock import MS
 from tests.packet.cluster import H2, H5
 from tests.packet.reports import (
     BURST_PROBES,
     EVERY,
     LAGGING,
     LOST_BURSTS,
-    MS,
     PAST_REORDERING_MS,
     Reporter,
     events,
@@ -22,12 +22,11 @@ from tests.packet.reports import (
     others,
     patient,
     state,
-    unfaded,
     unfading,
 )
 from tests.packet.rig import Bench
 
-pytestmark = [pytest.mark.root, pytest.mark.clock]
+pytestmark = pytest.mark.root
 
 OVERDUE = (EvState.ASSUMED_BAD, Reason.OVERDUE)
 
@@ -108,7 +107,6 @@ def test_an_ev_fails_no_sooner_than_the_overdue_time(bench: Bench) -> None:
 @unfading
 def test_late_packets_are_subtracted_after_the_window_has_faded(bench: Bench) -> None:
     """They are subtracted from the window, although the loss was sure."""
-    unfaded()
     r = lagging(bench)
     stats = bench.path_stats(H2, 5)
     late = r.burst(5, 0)

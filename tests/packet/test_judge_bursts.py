@@ -6,32 +6,29 @@ from scapy.layers.l2 import Dot1Q, Ether
 
 from mrcd.fabric.wire import MRC
 from mrcd.kernel.enums import EvState
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import H2, Setup
 from tests.packet.reports import (
     BURST_PROBES,
     BURSTS_AT_ONCE,
     EVERY,
     LAGGING,
-    MS,
     PAST_REORDERING_MS,
     Reporter,
     events,
     lagging,
-    now,
     on_its_way,
     patient,
     state,
-    unfaded,
     unfading,
 )
 from tests.packet.rig import Bench
 
-pytestmark = [pytest.mark.root, pytest.mark.clock]
+pytestmark = pytest.mark.root
 
 
 @unfading
 def test_a_complete_probe_burst_returns_the_ev(bench: Bench) -> None:
-    unfaded()
     r = lagging(bench)
     assert r.burst(5) == BURST_PROBES
     r.report()
@@ -44,7 +41,6 @@ def test_a_complete_probe_burst_returns_the_ev(bench: Bench) -> None:
 
 @unfading
 def test_late_packets_return_the_ev_without_a_loss(bench: Bench) -> None:
-    unfaded()
     r = lagging(bench)
     stats = bench.path_stats(H2, 5)
     assert (stats["window_losses"], stats["pending_losses"]) == (1, 1)
@@ -103,10 +99,10 @@ def test_probe_bursts_are_repeated_at_intervals(bench: Bench) -> None:
     r = lagging(bench)
     r.burst(5, 0)
     bench.path_stats(H2, 5)["probe_ns"] = now() - gap // 2
-    r.report(after_ms=0)
+    r.report(after_ms=1)
     assert r.burst(5, 0) == 0
     bench.path_stats(H2, 5)["probe_ns"] = now() - gap
-    r.report(after_ms=0)
+    r.report(after_ms=1)
     assert r.burst(5, 0) == BURST_PROBES
 
 
@@ -136,7 +132,7 @@ def test_many_lagging_evs_share_the_probes_of_a_report(bench: Bench) -> None:
     r.report()
     assert [r.burst(ev, 0) for ev in dead] == [BURST_PROBES // BURSTS_AT_ONCE] * BURSTS_AT_ONCE + [0] * 2
     bench.tables.path_stats["probe_ns"][H2, dead[:BURSTS_AT_ONCE]] = now() + 10**12
-    r.report(after_ms=0)
+    r.report(after_ms=1)
     assert [r.burst(ev, 0) for ev in dead] == [0] * BURSTS_AT_ONCE + [BURST_PROBES // 2] * 2
 
 
@@ -158,7 +154,7 @@ def test_probe_bursts_on_a_vlan_plane_are_tagged(bench: Bench) -> None:
     bench.tables.planes["vlan"][1] = 100
     r, wires = Reporter(bench), bench.wires()
     r.send_all(3, lose=(5, 9))
-    bench.age(PAST_REORDERING_MS * MS)
+    advance(PAST_REORDERING_MS * MS)
     bench.reports(H2)["cursor"] = 1  # requested on plane 1
     request = r.request_report()
     inlet = bench.attach_pop(1, "ipv6")

@@ -6,17 +6,17 @@ import random
 import pytest
 
 from mrcd.kernel.enums import EvState, Histogram, Reason
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import EVS, H2, Setup
-from tests.packet.reports import EVERY, MS, WINDOW, Reporter, events, now, others, state, unfaded
+from tests.packet.reports import EVERY, WINDOW, Reporter, events, others, state
 from tests.packet.rig import Bench
 
-pytestmark = [pytest.mark.root, pytest.mark.clock]
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture(autouse=True)
 def steady() -> None:
     """Makes sure that no loss window fades during a test."""
-    unfaded()
 
 
 LOSS = (EvState.ASSUMED_BAD, Reason.LOSS)
@@ -232,11 +232,11 @@ def test_new_losses_are_unsure_for_half_of_the_overdue_time(bench: Bench) -> Non
         lose_one_of(r, 10)  # 6 ms apart
     assert (stats["window_losses"], stats["pending_losses"], stats["confirmed_losses"]) == (20, 1, 0)
     for age_ms, known in ((3000, (21, 1, 0)), (2000, (22, 22, 1)), (3000, (23, 22, 1))):
-        bench.age(age_ms * MS)
+        advance(age_ms * MS)
         lose_one_of(r, 10)
         assert (stats["window_losses"], stats["pending_losses"], stats["confirmed_losses"]) == known
         assert condemned(bench) == []
-    bench.age(2000 * MS)
+    advance(2000 * MS)
     lose_one_of(r, 10)
     assert condemned(bench) == [5]
 
@@ -326,7 +326,7 @@ def test_with_trimming_one_lost_packet_is_enough(bench: Bench) -> None:
 def test_with_trimming_a_sure_loss_does_not_make_others_sure(bench: Bench) -> None:
     r = Reporter(bench)
     lose_one_of(r, 100)
-    bench.age(5000 * MS)
+    advance(5000 * MS)
     bench.path_stats(H2, 9)["pending_losses_ns"] = now()
     lose_one_of(r, 100, 9)
     assert condemned(bench) == [5]

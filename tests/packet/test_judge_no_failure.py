@@ -6,30 +6,27 @@ import pytest
 from scapy.layers.inet import IP, UDP
 
 from mrcd.kernel.enums import EvState, Histogram
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import EVS, H2
 from tests.packet.reports import (
     BURSTS_AT_ONCE,
     EVERY,
     LAGGING,
     LOST_BURSTS,
-    MS,
     Reporter,
     events,
-    now,
     others,
     patient,
     state,
-    unfaded,
     unfading,
 )
 from tests.packet.rig import Bench
 
-pytestmark = [pytest.mark.root, pytest.mark.clock]
+pytestmark = pytest.mark.root
 
 
 @unfading
 def test_without_loss_no_ev_changes(bench: Bench) -> None:
-    unfaded()
     r = Reporter(bench)
     for n in range(20):
         r.send_all(n)
@@ -87,7 +84,7 @@ def test_no_ev_fails_while_nothing_is_answered(bench: Bench) -> None:
     r = Reporter(bench)
     for _ in range(20):
         r.send_all(5, lose=tuple(EVERY))
-        bench.age(1000 * MS)
+        advance(1000 * MS)
         r.request_report(arrives=False)
     assert (bench.usable(H2), events(bench)) == (EVERY, [])
     assert (bench.tables.evs["state"][H2] == EvState.GOOD).all()
@@ -118,7 +115,7 @@ def test_new_packets_do_not_hide_older_missing_ones(bench: Bench) -> None:
     r.send_all(3, lose=(5,))
     for sent in (0, 100):
         r.send(5, sent, arrive=0)
-        bench.age(1000 * MS)
+        advance(1000 * MS)
         bench.ev(H2, 5)["last_tx_ns"] = now()
         assert bench.path_stats(H2, 5)["deficit"] == 0
         r.report(after_ms=0)

@@ -6,31 +6,21 @@ from dataclasses import replace
 import pytest
 
 from mrcd.kernel.enums import EvState, Reason
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import H2, Setup
-from tests.packet.reports import (
-    EVERY,
-    MS,
-    NEVER,
-    PAST_REORDERING_MS,
-    Reporter,
-    now,
-    state,
-    unfaded,
-    unfading,
-)
+from tests.packet.reports import EVERY, NEVER, PAST_REORDERING_MS, Reporter, state, unfading
 from tests.packet.rig import Bench
 
-pytestmark = [pytest.mark.root, pytest.mark.clock]
+pytestmark = pytest.mark.root
 
 
 @unfading
 def test_a_report_older_than_the_newest_is_ignored(bench: Bench) -> None:
     """The second of two requests arrives first, and its report returns last: its counts are older."""
-    unfaded()
     r = Reporter(bench)
     r.send_all(3)
     r.report()
-    bench.age(PAST_REORDERING_MS * MS)
+    advance(PAST_REORDERING_MS * MS)
     first, second = r.request_report(arrives=False), r.request_report(arrives=False)
     r.probes[second.ev] += 1
     second = replace(second, counts=r.counts())

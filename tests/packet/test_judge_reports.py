@@ -9,22 +9,21 @@ from scapy.packet import Packet, Raw
 from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import ALL_PLANES, EVS, H2, SLOTS, Setup
 from tests.packet.reports import (
     EVERY,
     GENERATION,
     LOST_BURSTS,
-    MS,
     PAST_REORDERING_MS,
     Reporter,
     ReportRequest,
     events,
-    now,
     others,
 )
 from tests.packet.rig import Bench
 
-pytestmark = [pytest.mark.root, pytest.mark.clock]
+pytestmark = pytest.mark.root
 
 _OF_THE_REPLY = ("reply_seq", "replies", "rtt_ns")  # fields that every reply changes, with or without a report
 
@@ -42,7 +41,7 @@ def lagging_request(bench: Bench) -> tuple[Reporter, ReportRequest]:
     """Returns a request in flight whose report will make EV 5 lag."""
     r = Reporter(bench)
     r.send_all(3, lose=(5,))
-    bench.age(PAST_REORDERING_MS * MS)
+    advance(PAST_REORDERING_MS * MS)
     return r, r.request_report()
 
 
@@ -59,7 +58,7 @@ def test_a_lost_report_is_no_loss_of_data(bench: Bench) -> None:
     r = Reporter(bench)
     for n in range(12):
         r.send_all(2)
-        bench.age(PAST_REORDERING_MS * MS)
+        advance(PAST_REORDERING_MS * MS)
         a = r.request_report()
         if n % 4 == 3:
             r.deliver(r.reply(a))
@@ -70,7 +69,7 @@ def test_a_lost_report_is_no_loss_of_data(bench: Bench) -> None:
 
 def test_a_lost_request_is_a_loss_on_its_path(bench: Bench) -> None:
     r = Reporter(bench)
-    bench.age(PAST_REORDERING_MS * MS)
+    advance(PAST_REORDERING_MS * MS)
     lost = r.request_report(arrives=False)
     r.report()
     assert bench.tables.path_stats["missed"][H2].tolist() == [int(ev == lost.ev) for ev in EVERY]
@@ -108,23 +107,12 @@ def test_reports_in_the_order_they_were_requested_all_count(bench: Bench) -> Non
     replies = []
     for _ in range(abi.REPORTS_KEPT):
         r.send_all(2)
-        bench.age(PAST_REORDERING_MS * MS)
+        advance(PAST_REORDERING_MS * MS)
         replies.append(r.reply(r.request_report()))
-        # Times are moved in the tables, so they are moved in the request too.
-        replies = [aged(f, 0 if f is replies[-1] else PAST_REORDERING_MS * MS) for f in replies]
     for n, frame in enumerate(replies, 1):
         r.deliver(frame)
         assert bench.path_stats(H2, 5)["judged"] == 2 * n
     assert not bench.tables.path_stats["deficit"][H2].any()
-
-
-def aged(frame: Packet, ns: int) -> Packet:
-    """Returns a reply with its time moved as `Bench.age` would."""
-    content = bytearray(frame["MRC"].payload.load)
-    content[24:32] = (int.from_bytes(content[24:32], "big") - ns).to_bytes(8, "big")
-    copy = frame.copy()
-    copy["MRC"].payload = Raw(bytes(content))
-    return copy
 
 
 def test_a_report_with_an_overwritten_sequence_number_is_ignored(bench: Bench) -> None:
@@ -165,6 +153,7 @@ def test_reports_with_another_send_time_are_ignored(bench: Bench, off: int) -> N
     r, a = lagging_request(bench)
     sent_ns = int(bench.reports(H2)["sent_ns"][a.report_seq % abi.REPORT_SLOTS])
     before = judged(bench)
+    advance(MS)
     r.deliver(r.reply(a, tx_ns=sent_ns + off))
     assert judged(bench) == before
 
@@ -353,7 +342,7 @@ def test_a_report_of_the_other_part_is_ignored(bench: Bench) -> None:
     r = Reporter(bench)
     for ev in WIDE:
         r.send(ev, 2, arrive=0)
-    bench.age(PAST_REORDERING_MS * MS)
+    advance(PAST_REORDERING_MS * MS)
     a = r.request_report()
     before = judged(bench)
     counts = [MRCCount(packets=2)] * abi.REPORT_EVS

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests which SRv6 packets without MRC headers reach the kernel's SIDs: of peers, while a side is detached."""
 
-import time
 from ipaddress import IPv6Address
 
 import pytest
@@ -16,6 +15,7 @@ from mrcd.kernel.abi import STATUS_DETACHED, STATUS_PLAIN
 from mrcd.kernel.enums import AuthMode
 from mrcd.net.routes import with_function
 from tests.packet.arrivals import both_hooks
+from tests.packet.clock import now
 from tests.packet.cluster import ALL_PLANES, H2, Setup, nic_mac, wire_mac
 from tests.packet.rig import Bench, Hook
 
@@ -40,10 +40,10 @@ def address(bench: Bench, plane: int) -> str:
 
 def hear(bench: Bench, *, ago_s: float = 0, detached: bool = False) -> None:
     """Has peer h2 be heard, attached long ago unless it is detached."""
-    now, peer = time.monotonic_ns(), bench.peer(H2)
-    peer["heard_ns"] = now - int(ago_s * 1e9)
+    at, peer = now(), bench.peer(H2)
+    peer["heard_ns"] = at - int(ago_s * 1e9)
     peer["status"] = STATUS_DETACHED if detached else 0
-    peer["plain_ns"] = now if detached else 1
+    peer["plain_ns"] = at if detached else 1
 
 
 @both_hooks
@@ -88,12 +88,12 @@ def test_probes_tell_who_sends_by_plain_srv6(bench: Bench) -> None:
     hear(bench)
     for plain_now in (1, 0):
         bench.tables.auths["status"][H2] = STATUS_PLAIN * plain_now
-        content = MRCProbe(seq=1, plane_mask=ALL_PLANES, status=STATUS_PLAIN * plain_now, tx_ns=time.monotonic_ns())
+        content = MRCProbe(seq=1, plane_mask=ALL_PLANES, status=STATUS_PLAIN * plain_now, tx_ns=now())
         request = bench.arriving("h2", EV, content, type=PROBE_REQUEST, tx_ns=content.tx_ns)
         assert Ether(bench.pop("tc", request, PLANE)[1])[MRCProbe].status == STATUS_PLAIN * plain_now
         assert bench.peer(H2)["status"] == STATUS_PLAIN * plain_now
         assert bench.pop("tc", plain(bench), PLANE)[0] == "pass"
-    bench.peer(H2)["plain_ns"] = time.monotonic_ns() - 4 * 10**9
+    bench.peer(H2)["plain_ns"] = now() - 4 * 10**9
     assert bench.pop("tc", plain(bench), PLANE)[0] == "drop"
 
 

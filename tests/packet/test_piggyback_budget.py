@@ -8,6 +8,7 @@ from scapy.layers.inet import UDP
 from scapy.packet import Raw
 
 from mrcd.kernel import libbpf
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import H2
 from tests.packet.piggyback import (
     CARRIERS,
@@ -20,7 +21,6 @@ from tests.packet.piggyback import (
     TrafficWithProbes,
     without_timer_probes,
 )
-from tests.packet.reports import MS, now
 from tests.packet.rig import Bench
 
 pytestmark = pytest.mark.root
@@ -37,7 +37,7 @@ def test_without_budget_67_packets_and_134_bytes_per_byte_pay_for_a_request(
     bench.tables.clock["budget"] = HEALTH.idle_probes // 8
     found = []
     for n in range(1, 800):
-        bench.age(MS)
+        advance(MS)
         if traffic.send(packet)[1]:
             found.append(n)
         bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
@@ -53,7 +53,7 @@ def test_the_host_budget_pays_for_requests_that_traffic_does_not_cover(
     bench.tables.clock["budget"] = HEALTH.idle_probes // 8 + 2  # an eighth is reserved for the tick
     found = []
     for n in range(1, 4 * PACKETS_PER_REQUEST + 1):
-        bench.age(MS)
+        advance(MS)
         if traffic.send(CARRIERS[0])[1]:
             found.append(n)
     assert found == [PACKETS_PER_REQUEST, 2 * PACKETS_PER_REQUEST]
@@ -66,13 +66,12 @@ def test_requests_paid_by_traffic_are_counted(traffic: TrafficWithProbes, bench:
     set_paid(bench, 0)
     packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1000))
     for _ in range(67):
-        bench.age(MS)
+        advance(MS)
         traffic.send(packet)
     assert bench.reports(H2)["report_seq"] == 1
     assert struct.unpack("I", libbpf.lookup_elem(paid_map(bench), struct.pack("I", 0), 4) or b"") == (1,)
 
 
-@pytest.mark.clock
 @without_timer_probes
 def test_requests_paid_by_traffic_are_limited_between_ticks(traffic: TrafficWithProbes, bench: Bench) -> None:
     """The limit, 1.5 times the rate of an idle host, keeps the CPU free for other work."""
@@ -81,7 +80,7 @@ def test_requests_paid_by_traffic_are_limited_between_ticks(traffic: TrafficWith
     set_paid(bench, 0)
     packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1000))
     for _ in range(6 * 67):
-        bench.age(MS)
+        advance(MS)
         bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
         traffic.send(packet)
     assert bench.reports(H2)["report_seq"] == 4

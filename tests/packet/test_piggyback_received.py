@@ -6,6 +6,7 @@ from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import H2, nic_mac, wire_mac
 from tests.packet.piggyback import (
     CARRIERS,
@@ -14,7 +15,6 @@ from tests.packet.piggyback import (
     TrafficWithProbes,
     assert_request,
 )
-from tests.packet.reports import MS, now
 from tests.packet.rig import Bench
 from tests.packet.wires import Frame, Tap
 
@@ -46,7 +46,7 @@ def test_a_received_acknowledgement_carries_a_request(traffic: TrafficWithProbes
     inlet = bench.attach_pop(1, "ipv4")
     push_packets(traffic, PACKETS_PER_REQUEST)
     assert requests_on_receipt(traffic, inlet, packet) == []  # the gap is not over
-    bench.age(1000 * MS)
+    advance(1000 * MS)
     (frame,) = requests_on_receipt(traffic, inlet, packet)
     assert assert_request(bench, frame, packet).receiver == H2
     assert requests_on_receipt(traffic, inlet, packet) == []
@@ -64,7 +64,7 @@ def test_large_or_non_tcp_packets_received_carry_no_request(
 ) -> None:
     inlet = bench.attach_pop(1, "ipv4")
     push_packets(traffic, PACKETS_PER_REQUEST)
-    bench.age(1000 * MS)
+    advance(1000 * MS)
     assert requests_on_receipt(traffic, inlet, packet) == []
     assert len(requests_on_receipt(traffic, inlet, ACK)) == 1
 
@@ -75,5 +75,5 @@ def test_a_received_acknowledgement_carries_no_request_before_enough_packets_wer
 ) -> None:
     inlet = bench.attach_pop(1, "ipv4")
     push_packets(traffic, PACKETS_PER_REQUEST - 1)
-    bench.age(1000 * MS)
+    advance(1000 * MS)
     assert requests_on_receipt(traffic, inlet, ACK) == []

@@ -8,6 +8,7 @@ from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import MRC
 from mrcd.kernel import abi
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup
 from tests.packet.piggyback import (
     CARRIERS,
@@ -20,7 +21,6 @@ from tests.packet.piggyback import (
     no_timer_probes,
     without_timer_probes,
 )
-from tests.packet.reports import MS, now
 from tests.packet.rig import Bench
 from tests.packet.wires import Gso, until
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.root
 def test_one_packet_in_sixteen_carries_a_request(traffic: TrafficWithProbes, bench: Bench) -> None:
     found = []
     for n in range(1, 4 * PACKETS_PER_REQUEST + 1):
-        bench.age(MS)
+        advance(MS)
         if traffic.send(CARRIERS[0])[1]:
             found.append(n)
     assert found == [PACKETS_PER_REQUEST, 2 * PACKETS_PER_REQUEST, 3 * PACKETS_PER_REQUEST, 4 * PACKETS_PER_REQUEST]
@@ -42,7 +42,7 @@ def test_only_packets_to_the_same_peer_count(traffic: TrafficWithProbes, bench: 
     other = IP(src="10.99.0.1", dst="10.99.0.6") / UDP() / b"x"
     bench.reports(H5)["requested_ns"] = now()
     for _ in range(PACKETS_PER_REQUEST - 1):
-        bench.age(MS)
+        advance(MS)
         assert not traffic.send(CARRIERS[0])[1]
         assert not traffic.send(other)[1]
     assert [Ether(f.data)[MRC].receiver for f in traffic.send(CARRIERS[0])[1]] == [H2]
@@ -59,6 +59,7 @@ def test_an_idle_timeout_event_follows_the_end_of_dense_traffic(traffic: Traffic
 
     has_timed_out()
     hosts.clear()
+    advance(MS)
     assert len(traffic.send(CARRIERS[0])[1]) == 1
     until("the idle timeout expires", has_timed_out)
     assert hosts == [H2]
@@ -67,7 +68,6 @@ def test_an_idle_timeout_event_follows_the_end_of_dense_traffic(traffic: Traffic
 ONE_SECOND_WINDOW = Setup(health=f"{NO_TIMER_PROBES}\nreorder_us = 1000000\noverdue_ms = 1000")
 
 
-@pytest.mark.clock  # all is sent within a second
 @pytest.mark.parametrize("bench", [ONE_SECOND_GAP], indirect=True, ids=[""])
 @pytest.mark.parametrize(
     ("carrier", "gaps"),
@@ -83,17 +83,16 @@ def test_requests_are_a_gap_apart(traffic: TrafficWithProbes, bench: Bench, carr
         assert not traffic.send(carrier)[1]
     for _ in range(gaps):
         assert not traffic.send(carrier)[1]
-        bench.age(1000 * MS)
+        advance(1000 * MS)
     assert len(traffic.send(carrier)[1]) == 1
     assert not traffic.send(carrier)[1]
 
 
-@pytest.mark.clock  # all is sent within a second
 @pytest.mark.parametrize("bench", [ONE_SECOND_WINDOW], indirect=True, ids=[""])
 def test_requests_are_a_reordering_window_apart(traffic: TrafficWithProbes, bench: Bench) -> None:
     for _ in range(2 * PACKETS_PER_REQUEST):
         assert not traffic.send(CARRIERS[0])[1]
-    bench.age(1000 * MS)
+    advance(1000 * MS)
     assert len(traffic.send(CARRIERS[0])[1]) == 1
 
 
@@ -106,7 +105,7 @@ def test_requests_are_a_reordering_window_apart(traffic: TrafficWithProbes, benc
 def test_unanswered_reports_are_limited(traffic: TrafficWithProbes, bench: Bench, chunks: int) -> None:
     requests = 0
     for _ in range(PACKETS_PER_REQUEST * (abi.REPORTS_KEPT * chunks + 3)):
-        bench.age(MS)
+        advance(MS)
         requests += len(traffic.send(CARRIERS[0])[1])
     assert requests == abi.REPORTS_KEPT * chunks
     bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
@@ -114,11 +113,10 @@ def test_unanswered_reports_are_limited(traffic: TrafficWithProbes, bench: Bench
     # After a long time one more is sent: all earlier ones may be lost.
     bench.reports(H2)["applied_seq"] -= 100
     assert not traffic.send(CARRIERS[0])[1]
-    bench.age(10_000 * MS)
+    advance(10_000 * MS)
     assert len(traffic.send(CARRIERS[0])[1]) == 1
 
 
-@pytest.mark.clock  # all is sent within a second
 @without_timer_probes
 def test_a_request_of_another_cpu_in_the_near_future_delays_the_next(traffic: TrafficWithProbes, bench: Bench) -> None:
     bench.reports(H2)["requested_ns"] = now() + 1000 * MS

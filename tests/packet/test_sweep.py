@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests mrc_sweep: a request on every EV of a peer that is due, and one more for a report."""
 
-import time
-
 import pytest
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
@@ -11,8 +9,9 @@ from scapy.packet import Packet, Raw
 from mrcd.fabric.wire import ECT_0, MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState
+from tests.packet.clock import MS, advance, now
 from tests.packet.cluster import EVS, H1, H2, H5, PLANES, SLOTS, Setup, all_encapsulations
-from tests.packet.reports import MS, NEVER, now, patient
+from tests.packet.reports import NEVER, patient
 from tests.packet.rig import Bench
 from tests.packet.wires import Frame, Tap
 
@@ -48,16 +47,14 @@ def report_of(found: list[tuple[int, Frame]]) -> Packet:
 def test_a_sweep_sends_requests_on_every_ev_and_for_a_report(bench: Bench) -> None:
     wires = bench.wires()
     bench.tables.node["status"] = abi.STATUS_DETACHED
-    before = time.monotonic_ns()
     assert bench.dataplane.sweep(H2) == EVS + 1
-    after = time.monotonic_ns()
     found = requests(wires)
     plain = without_reports(found)
     assert [(plane, Ether(f.data)[MRC].ev) for plane, f in plain] == [(ev // SLOTS, ev) for ev in range(EVS)]
     for number, (_, frame) in enumerate(plain, 1):
         packet = Ether(frame.data)
         ev, tx_ns = packet[MRC].ev, packet[MRC].tx_ns
-        assert before <= tx_ns <= after
+        assert tx_ns == now()
         probe = padded(bench, ev, MRCProbe(seq=1, tx_ns=tx_ns, **bench.told()))
         assert frame == Frame(bytes(bench.sent(H2, ev, probe, seq=number, tx_ns=tx_ns)))
     report = report_of(found)
@@ -85,9 +82,9 @@ def test_each_sweep_continues_the_sequence_numbers(bench: Bench) -> None:
     wires = bench.wires()
     sent = [0] * EVS
     for _ in range(3):
-        bench.age(10 * MS)
+        advance(10 * MS)
         assert bench.dataplane.sweep(H2) == EVS + 1
-        for _, frame in sorted(requests(wires), key=lambda f: Ether(f[1].data)[MRC].tx_ns):
+        for _, frame in sorted(requests(wires), key=lambda f: Ether(f[1].data)[MRC].seq):
             packet = Ether(frame.data)
             sent[packet[MRC].ev] += 1
             assert (packet[MRC].seq, packet[MRCProbe].seq) == (sum(sent), sent[packet[MRC].ev])
@@ -109,7 +106,7 @@ def test_evs_that_are_not_due_are_not_probed(bench: Bench) -> None:
 def test_no_report_is_requested_within_the_reordering_window_of_the_last(bench: Bench) -> None:
     assert [bench.dataplane.sweep(H2) for _ in range(3)] == [EVS + 1, EVS, EVS]
     assert bench.reports(H2)["report_seq"] == 1
-    bench.age(1000 * MS)
+    advance(1000 * MS)
     assert bench.dataplane.sweep(H2) == EVS + 1
     assert bench.reports(H2)["report_seq"] == 2
 
@@ -138,7 +135,7 @@ def test_reports_are_requested_on_usable_evs_in_order(bench: Bench) -> None:
     def ways(n: int) -> list[int]:
         found = []
         for _ in range(n):
-            bench.age(10 * MS)
+            advance(10 * MS)
             assert bench.dataplane.sweep(H2) == 1
             found.append(report_of(requests(wires))[MRC].ev)
             bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]  # answered
@@ -159,7 +156,7 @@ def test_without_a_working_usable_ev_reports_are_requested_on_the_others(bench: 
     bench.set_state(H2, EvState.ASSUMED_BAD, *range(SLOTS, EVS))
     ways = set()
     for _ in range(3 * EVS):
-        bench.age(20 * MS)
+        advance(20 * MS)
         bench.dataplane.sweep(H2)
         ways.add(report_of(requests(wires))[MRC].ev // SLOTS)
     assert ways == {0, 1, 2, 3}
@@ -171,7 +168,7 @@ def test_report_requests_visit_all_evs_of_a_partly_filled_table(bench: Bench, an
     wires, ways = bench.wires(), []
     bench.tables.path_stats["probe_after_ns"][H2] = NEVER
     for _ in range(4 * EVS):
-        bench.age(20 * MS)
+        advance(20 * MS)
         bench.dataplane.sweep(H2)
         ways.append(report_of(requests(wires))[MRC].ev)
         if answered:
@@ -247,7 +244,7 @@ def test_report_parts_are_requested_in_order(bench: Bench) -> None:
     wires = bench.wires()
     bench.tables.path_stats["probe_after_ns"][H2] = NEVER
     for number in range(1, 5):
-        bench.age(10 * MS)
+        advance(10 * MS)
         assert bench.dataplane.sweep(H2) == 1
         probe = report_of(requests(wires))[MRCProbe]
         assert (probe.report_seq, probe.first, probe.counts) == (number, number % 2 * abi.REPORT_EVS, abi.REPORT_EVS)

@@ -5,8 +5,9 @@ import pytest
 
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState, Reason
+from tests.packet.clock import MS, now
 from tests.packet.cluster import ALL_PLANES, EVS, H1, H2, H5, PLANES, SLOTS
-from tests.packet.reports import EVERY, MS, Reporter, events, now, others, state
+from tests.packet.reports import EVERY, Reporter, events, others, state
 from tests.packet.rig import Bench
 from tests.packet.ticks import (
     ASSUMED_BAD,

@@ -21,8 +21,9 @@ from tests.packet.ticks import (
     probe_requests,
     probes_by_kind,
     run_tick,
+    run_ticks,
 )
-from tests.packet.wires import Tap, until
+from tests.packet.wires import Tap
 
 pytestmark = pytest.mark.root
 
@@ -40,15 +41,13 @@ def probes_of_other_peers(bench: Bench, wires: list[Tap], answered: Collection[i
     for ev in answered:
         bench.path_stats(H5, ev)["reply_seq"] = bench.ev(H5, ev)["probe_seq"]
 
-    def is_decided() -> bool:
-        bench.dataplane.tick()
-        shares = SHARE.iter_unpack(libbpf.lookup_all(bench.map_fd("mrc_t1_failures"), 8, SHARE.size))
-        return all(made == begun and not left for *_, made, begun, _, left, _, _ in shares)
-
-    until("the shared failure is decided", is_decided)
+    run_ticks(bench, DECISION_MS, 1)
+    shares = SHARE.iter_unpack(libbpf.lookup_all(bench.map_fd("mrc_t1_failures"), 8, SHARE.size))
+    assert all(made == begun and not left for *_, made, begun, _, left, _, _ in shares)
     return [p for p in plain if p[0] != H2]
 
 
+DECISION_MS = 10  # longer than REPLY_TIMEOUT_MIN_NS of bpf/neighbours.h
 SHARE = struct.Struct("3Q8I")  # struct mrc_t1_failure
 
 
@@ -66,13 +65,11 @@ def other_requests(wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
 EXPECTED_PROBES = [(H5, 6)] * 3 + [(H5, 7)]  # none to h1, which is under the same T0 as this host
 
 
-@pytest.mark.clock
 def test_a_failure_probes_a_peer_under_each_t0_and_a_control_ev(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     assert probes_of_other_peers(h2_bench, wires) == EXPECTED_PROBES
 
 
-@pytest.mark.clock
 def test_an_ev_that_misses_its_probes_fails_when_the_control_ev_answers(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     probes_of_other_peers(h2_bench, wires, [7])
@@ -81,7 +78,6 @@ def test_an_ev_that_misses_its_probes_fails_when_the_control_ev_answers(h2_bench
     assert probes_by_kind(h2_bench)["retry"] > 0
 
 
-@pytest.mark.clock
 def test_an_ev_that_answers_its_probes_stays_in_use(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     probes_of_other_peers(h2_bench, wires, [6, 7])
@@ -89,7 +85,6 @@ def test_an_ev_that_answers_its_probes_stays_in_use(h2_bench: Bench, wires: list
     assert other_requests(wires) == ([], [])
 
 
-@pytest.mark.clock
 def test_probes_sent_after_the_check_do_not_count_as_missing(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     run_tick(h2_bench)
@@ -100,7 +95,6 @@ def test_probes_sent_after_the_check_do_not_count_as_missing(h2_bench: Bench, wi
     assert h5_state(h2_bench, 6)[0] == GOOD
 
 
-@pytest.mark.clock
 def test_a_silent_peer_is_not_probed_for_shared_failures(h2_bench: Bench, wires: list[Tap]) -> None:
     h2_bench.tables.watches["silent"][H5] = 1
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
@@ -108,7 +102,6 @@ def test_a_silent_peer_is_not_probed_for_shared_failures(h2_bench: Bench, wires:
     assert h5_state(h2_bench, 6)[0] == GOOD
 
 
-@pytest.mark.clock
 def test_without_any_answer_a_probe_and_a_report_request_go_to_every_peer(h2_bench: Bench, wires: list[Tap]) -> None:
     fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
     probes_of_other_peers(h2_bench, wires)
@@ -117,7 +110,6 @@ def test_without_any_answer_a_probe_and_a_report_request_go_to_every_peer(h2_ben
     assert other_requests(wires) == ([(H5, 6)], [H5])
 
 
-@pytest.mark.clock
 def test_the_control_ev_is_one_in_use(h2_bench: Bench, wires: list[Tap]) -> None:
     h2_bench.set_state(H5, ASSUMED_BAD, 7)
     postpone(h2_bench, H5)
@@ -125,7 +117,6 @@ def test_the_control_ev_is_one_in_use(h2_bench: Bench, wires: list[Tap]) -> None
     assert probes_of_other_peers(h2_bench, wires) == [(H5, 4), *[(H5, 6)] * 3]
 
 
-@pytest.mark.clock
 @pytest.mark.parametrize("bench", [Setup(more=dual(H6, 1, 2))], indirect=True, ids=["usid"])
 def test_the_next_peer_replaces_one_that_is_being_probed_already(h2_bench: Bench, wires: list[Tap]) -> None:
     postpone(h2_bench, H6)
@@ -134,7 +125,6 @@ def test_the_next_peer_replaces_one_that_is_being_probed_already(h2_bench: Bench
     assert probes_of_other_peers(h2_bench, wires) == [(H5, 7), *[(H6, 6)] * 3, (H6, 7)]
 
 
-@pytest.mark.clock
 def test_the_shared_path_is_found_under_another_ev_number(h2_bench: Bench, wires: list[Tap]) -> None:
     six, four = h2_bench.ev(H5, 6)["dst"].copy(), h2_bench.ev(H5, 4)["dst"].copy()
     h2_bench.ev(H5, 4)["dst"], h2_bench.ev(H5, 6)["dst"] = six, four
@@ -143,7 +133,6 @@ def test_the_shared_path_is_found_under_another_ev_number(h2_bench: Bench, wires
     assert h5_state(h2_bench, 4) == (ASSUMED_BAD, Reason.OVERDUE)
 
 
-@pytest.mark.clock
 @pytest.mark.parametrize("least", [EVS - 1, EVS])
 def test_a_shared_failure_takes_a_dead_ev_out_of_use_even_at_the_floor(
     h2_bench: Bench, wires: list[Tap], least: int

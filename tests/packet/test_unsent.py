@@ -13,8 +13,9 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from mrcd.fabric.wire import DATA, MRC
+from tests.packet.clock import now
 from tests.packet.cluster import EVS, H2, PLANES, SLOTS
-from tests.packet.reports import LAGGING, Reporter, now, state
+from tests.packet.reports import LAGGING, Reporter, state
 from tests.packet.rig import Bench
 from tests.packet.wires import ETH_P_ALL, Gso, Sender, Tap
 

@@ -4,13 +4,12 @@
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from labkit.cluster.patience import EMULATED
 from mrcd.config.cluster_file import Health
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
 from mrcd.kernel.abi import HEARD_AGAIN
 from mrcd.kernel.enums import EvState, Reason
+from tests.packet.clock import MS, advance
 from tests.packet.cluster import ALL_PLANES, EVS, H2, SLOTS
-from tests.packet.reports import MS
 from tests.packet.rig import NEVER, Bench
 from tests.packet.wires import Tap
 
@@ -36,13 +35,8 @@ def probe_requests(wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
 
 def run_tick(bench: Bench, ms: int = 0) -> float:
     """Advances the time, then runs the tick. Returns the seconds until the next tick."""
-    bench.age(ms * MS)
-    wait_s = bench.dataplane.tick()
-    for _ in range(EMULATED * len(bench.tables.peers)):  # under emulation one run has time for only a few peers
-        if wait_s > REST_S:
-            break
-        wait_s = bench.dataplane.tick()
-    return wait_s
+    advance(ms * MS)
+    return bench.dataplane.tick()
 
 
 def run_ticks(bench: Bench, ms: int, step_ms: int = INTERVAL_MS) -> None:
