@@ -14,6 +14,8 @@ NICS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_RUNS ?=
 MODEL_PACKETS ?= 100000
+ONLY ?=
+REPEAT ?= 50
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 DESTDIR ?=
@@ -111,6 +113,15 @@ fuzz: set-up-fuzz ## fuzz the headers of bpf/ on this machine, with sanitizers; 
 .PHONY: fuzz-planted
 fuzz-planted: set-up-fuzz ## check that each fuzz target finds a check that is removed from a copy of bpf/ (a minute each at most)
 	@$(PYTHON) -m tests.fuzz.run --planted
+
+.PHONY: mutants
+mutants: set-up ## plant 33 faults in a copy of bpf/ and mrcd/: the tests must notice each (40 minutes; ONLY=text for some)
+	@$(PYTHON) tests/mutants.py --only "$(ONLY)"
+
+.PHONY: test-packet-repeat
+test-packet-repeat: set-up ## run the packet tests again and again, until one fails; REPEAT=50
+	@$(MAKE) build
+	@for n in $$(seq $(REPEAT)); do echo "run $$n of $(REPEAT)"; $(PYTHON) -m pytest -q -x tests/packet || exit; done
 
 .PHONY: set-up-fuzz
 set-up-fuzz:

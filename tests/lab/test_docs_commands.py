@@ -47,6 +47,7 @@ NOT_RUN = {
     r"mrcctl keys generate": "writes to /etc",
     r"make check": "takes minutes",
     r"make lint": "takes half a minute",
+    r"make mutants": "takes most of an hour",
     r"make set-up": "installs packages",
     r"make test": "runs this test",
     r"make uninstall": "removes files: tests/lab/test_install.py has a directory of its own",

@@ -145,6 +145,18 @@ def test_a_shared_failure_takes_a_dead_ev_out_of_use_even_at_the_floor(
     assert h2_bench.usable(H5) == [ev for ev in EVERY if ev != 6]
 
 
+def test_a_lossy_ev_fills_the_floor_after_a_shared_failure(h2_bench: Bench, wires: list[Tap]) -> None:
+    in_use = [4, 5, 6, 7]
+    h2_bench.peer(H5)["floor"] = len(in_use)
+    for ev in set(EVERY) - set(in_use):
+        assert h2_bench.dataplane.set_state(H5, ev, ASSUMED_BAD, Reason.LOSS, [GOOD])
+    postpone(h2_bench, H5)
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    probes_of_other_peers(h2_bench, wires, [7])
+    assert h5_state(h2_bench, 6)[0] == ASSUMED_BAD
+    assert h2_bench.usable(H5) == [0, 4, 5, 7]
+
+
 @pytest.mark.parametrize("what", ["loss", "not in use", "twice", "detached"])
 def test_other_peers_are_not_probed_without_a_new_dead_link(h2_bench: Bench, wires: list[Tap], what: str) -> None:
     if what == "not in use":
