@@ -58,7 +58,7 @@ NOT_RUN = {
     r"nvme connect": "needs nvme-cli and a storage target",
     r"promtool": "names a command without its file: tests/unit/test_rules.py",
     r"reuse lint": "make lint does it",
-    r"scripts/bench \w": "takes minutes",
+    r"scripts/bench (--short )?\w": "takes minutes",
     r"scripts/kernels": "takes minutes, in virtual machines",
     r"scripts/lab exec h0 -- chromium": "needs a display",
     r"scripts/screenshots": "takes three minutes, and needs a browser",

@@ -81,7 +81,7 @@ class Lab:
         argv: Sequence[str],
         *,
         check: bool = False,
-        timeout: float | None = 60.0,
+        timeout: float | None = 300.0,
         input: str | None = None,  # the name that subprocess.run uses
         **kw: Any,
     ) -> "subprocess.CompletedProcess[str]":
