@@ -115,76 +115,59 @@ def test_a_new_secret_is_used_when_both_have_it_in_any_order(order: tuple[str, .
     assert host.accepted() == {1, 2}
 
 
-def test_two_secrets_at_once_replace_both_one_after_the_other(clock: list[float]) -> None:
-    """A host that missed a file: it had A and B, its peers have B and C, and now it gets C and D."""
+LONG, SHORT = RETIREMENT_S + 0.01, RETIREMENT_S - 0.1
+# Rows of: seconds passed, the new file (None: the same), what peer 1 says it accepts (None: the same);
+# then what it may send with, what is sent to it with, and whether all former secrets are forgotten.
+Row = tuple[float, tuple[Secret, ...] | None, tuple[int, ...] | None, set[int], int, bool]
+ROTATIONS: dict[str, list[Row]] = {
+    "a former secret is accepted until its packets have arrived": [
+        (0, (A, B), (1, 2), {1, 2}, 2, True), (0, (B,), None, {1, 2}, 2, False), (LONG, None, None, {2}, 2, True),
+    ],
+    "one of two is replaced: the third waits for a slot": [
+        (0, (A, B), (1, 2), {1, 2}, 2, True), (0, (B, C), None, {1, 2}, 2, False),
+        (LONG, None, None, {2, 3}, 2, True), (0, None, (2, 3), {2, 3}, 3, True),
+    ],
+    "a host that missed a file: both are replaced, one after the other": [
+        (0, (A, B), (2, 3), {1, 2}, 2, True), (0, (C, D), None, {1, 2}, 2, False),
+        (LONG, None, None, {2, 3}, 3, False),  # peers may still send with B
+        (SHORT, None, None, {2, 3}, 3, False), (0.11, None, None, {3, 4}, 3, True),
+    ],
+    "a secret that comes back stays": [
+        (0, (A, B), None, {1, 2}, 1, True), (0, (B,), None, {1, 2}, 2, False),
+        (0, (A, B), None, {1, 2}, 1, True), (10, None, None, {1, 2}, 1, True),
+    ],
+    "a secret that came back before its time was over is retired anew": [
+        (0, (A, B), (1, 2), {1, 2}, 2, True), (0, (B,), None, {1, 2}, 2, False),
+        (0, (A, B), None, {1, 2}, 2, True), (3600, (B,), None, {1, 2}, 2, False), (LONG, None, None, {2}, 2, True),
+    ],
+    "the newest is the last: a rotation is taken back": [
+        (0, (A, B), (1, 2), {1, 2}, 2, True), (0, (B, A), None, {1, 2}, 1, True),
+    ],
+    "off takes the keys away, and no tag is made": [(0, (A,), None, {1}, 1, True), (0, (), None, set(), 0, True)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", ROTATIONS.values(), ids=ROTATIONS)
+def test_secrets_are_rotated(clock: list[float], rows: list[Row]) -> None:
+    host = Host()
+    for number, (seconds, secrets, told, *wanted) in enumerate(rows):
+        clock[0] += seconds
+        if secrets is not None:
+            host.use(AuthMode.REQUIRED if secrets else AuthMode.OFF, *secrets)
+            assert host.auths["mode"][1] == (AuthMode.REQUIRED if secrets else AuthMode.OFF)
+        if told:
+            host.tell(1, *told)
+        host.follow()
+        assert [host.accepted(), host.sends_with(1), host.ring.settled] == wanted, f"row {number}"
+
+
+def test_a_restart_with_mode_off_leaves_no_keys_and_no_clock() -> None:
     host = Host()
     host.use(AuthMode.REQUIRED, A, B)
-    host.tell(1, 2, 3)
-    host.tell(2, 2, 3)
-    host.follow()
-    host.use(AuthMode.REQUIRED, C, D)
-    assert (host.accepted(), host.sends_with(1)) == ({1, 2}, 2)
-    clock[0] += RETIREMENT_S + 0.01
-    host.follow()
-    assert (host.accepted(), host.sends_with(1)) == ({2, 3}, 3)  # peers may still send with B
-    clock[0] += RETIREMENT_S - 0.1
-    host.follow()
-    assert host.accepted() == {2, 3}
-    clock[0] += 0.11
-    host.follow()
-    assert (host.accepted(), host.sends_with(1)) == ({3, 4}, 3)
-
-
-def test_no_clock_outlives_the_mode_off() -> None:
-    host = Host()
-    host.use(AuthMode.REQUIRED, A)
     host.auths["clock_ns"][1] = 5
-    host.use(AuthMode.OFF, anew=True)
-    assert not host.auths["clock_ns"].any()
-
-
-def test_a_former_secret_is_accepted_until_its_packets_have_arrived(clock: list[float]) -> None:
-    host = Host()
-    host.use(AuthMode.REQUIRED, A, B)
-    host.tell(1, 1, 2)
-    host.use(AuthMode.REQUIRED, B)
-    assert (host.accepted(), host.ring.settled) == ({1, 2}, False)
-    clock[0] += 1
-    host.follow()
-    assert (host.accepted(), host.sends_with(1), host.ring.settled) == ({2}, 2, True)
-
-
-def test_one_secret_replaces_another_at_once(clock: list[float]) -> None:
-    """Both slots are taken: the third secret waits until the first one's packets have arrived."""
-    host = Host()
-    host.use(AuthMode.REQUIRED, A, B)
-    host.tell(1, 1, 2)
-    host.use(AuthMode.REQUIRED, B, C)
-    assert host.accepted() == {1, 2}
-    clock[0] += 1
-    host.follow()
-    assert host.accepted() == {2, 3}
-    host.tell(1, 2, 3)
-    host.follow()
-    assert host.sends_with(1) == 3
-
-
-def test_a_secret_that_comes_back_stays(clock: list[float]) -> None:
-    host = Host()
-    host.use(AuthMode.REQUIRED, A, B)
-    host.use(AuthMode.REQUIRED, B)
-    host.use(AuthMode.REQUIRED, A, B)
-    clock[0] += 10
-    host.follow()
-    assert host.accepted() == {1, 2}
-
-
-def test_off_takes_the_keys_away_and_no_tag_is_made() -> None:
-    host = Host()
-    host.use(AuthMode.REQUIRED, A)
-    host.use(AuthMode.OFF)
+    restarted(host, AuthMode.OFF)
     assert (host.accepted(), host.sends_with(1), host.auths["mode"][1]) == (set(), 0, AuthMode.OFF)
-    assert host.ring.settled
+    assert not host.auths["clock_ns"].any()
 
 
 def test_other_rows_lose_their_keys() -> None:
@@ -248,13 +231,6 @@ def test_a_secret_that_has_another_value_since_the_restart_is_replaced(clock: li
     slot = host.auths["rx_id"][1].tolist().index(1)
     assert (host.auths["rx_key"][1, slot] == as_words(pair_key(other.secret, 1, 0))).all()
     assert (host.auths["tx_id"][1, :2] != 0).sum() == 1
-
-
-def test_a_restart_with_mode_off_makes_no_tags() -> None:
-    host = Host()
-    host.use(AuthMode.REQUIRED, A, B)
-    restarted(host, AuthMode.OFF)
-    assert (host.accepted(), host.sends_with(1), host.auths["mode"][1]) == (set(), 0, AuthMode.OFF)
 
 
 # ---- the rule by which a reload is refused ----
@@ -336,28 +312,6 @@ def test_there_is_news_until_all_keys_are_as_wanted(clock: list[float]) -> None:
     assert not host.ring.has_news(host.peers)
     host.ring.use(AuthMode.PERMISSIVE, (B,))
     assert host.ring.has_news(host.peers)
-
-
-def test_the_order_of_secrets_is_news(clock: list[float]) -> None:
-    """The newest is the last: a rotation is taken back."""
-    host = Host()
-    host.tell(1, 1, 2)
-    host.use(AuthMode.REQUIRED, A, B)
-    host.use(AuthMode.REQUIRED, B, A)
-    assert host.sends_with(1) == 1
-
-
-def test_a_secret_that_came_back_is_retired_anew(clock: list[float]) -> None:
-    host = Host()
-    host.use(AuthMode.REQUIRED, A, B)
-    host.use(AuthMode.REQUIRED, B)
-    host.use(AuthMode.REQUIRED, A, B)  # before its time was over
-    clock[0] += 3600
-    host.use(AuthMode.REQUIRED, B)
-    assert host.accepted() == {1, 2}
-    clock[0] += 1
-    host.follow()
-    assert host.accepted() == {2}
 
 
 def test_peers_are_told_when_other_keys_are_accepted(clock: list[float]) -> None:
