@@ -2,7 +2,8 @@
 """Tests the cluster file: accepted values, limits, overlaps, and damaged or missing files."""
 
 import itertools
-from ipaddress import IPv4Network, IPv6Address, IPv6Network
+from contextlib import nullcontext
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
 
 import pytest
@@ -31,14 +32,6 @@ def test_hosts_alone_make_a_usable_file() -> None:
     assert c.host("h1").prefixes == [IPv4Network("10.99.0.2/32")]
 
 
-@pytest.mark.parametrize(
-    ("planes", "evs_per_peer", "per_plane"), [(4, 256, 64), (8, 256, 32), (3, 256, 85), (4, 10, 2), (1, 1, 1)]
-)
-def test_a_peer_s_evs_are_shared_equally_by_the_planes(planes: int, evs_per_peer: int, per_plane: int) -> None:
-    c = cluster_file.parse(f"[cluster]\nplanes = {planes}\nevs_per_peer = {evs_per_peer}\n" + TWO)
-    assert c.cluster.evs_per_plane == per_plane
-
-
 def test_the_host_s_own_settings_go_before_the_cluster_s() -> None:
     text = (
         '[cluster]\nplanes = 2\n[interfaces]\nnames = ["eth0", "eth1"]\nhook = "xdp"\n'
@@ -59,11 +52,6 @@ def test_tables_have_a_row_for_the_highest_host_id() -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:9479", "[::1]:9479", "0.0.0.0:1", "localhost:65535"])
 def test_metrics_addresses(address: str) -> None:
     assert cluster_file.parse(f'[metrics]\naddress = "{address}"\n' + TWO).metrics.address == address
-
-
-def test_neighbouring_prefixes_do_not_overlap() -> None:
-    text = host(0, prefixes='["10.0.0.0/25", "fd00:1::/64"]') + host(1, prefixes='["10.0.0.128/25", "fd00:1:0:1::/64"]')
-    assert len(cluster_file.parse(text).hosts) == 2
 
 
 # ---- limits ----
@@ -110,19 +98,6 @@ def test_numbers_have_limits(table: str, key: str, low: int, high: int) -> None:
             cluster_file.parse(f"[{table}]\n{key} = {value}\n" + TWO)
 
 
-@pytest.mark.parametrize("key", ["loss_ratio", "grey_ratio"])
-@pytest.mark.parametrize("value", ["0", "-0.1", "1.01", "nan", "inf"])
-def test_a_loss_ratio_is_a_ratio(key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=rf"health\.{key}"):
-        cluster_file.parse(f"[health]\n{key} = {value}\n" + TWO)
-
-
-@pytest.mark.parametrize("value", ["0", "-1.0", "nan", "inf"])
-def test_grey_false_alarms_of_zero_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"health\.grey_false_alarms"):
-        cluster_file.parse(f"[health]\ngrey_false_alarms = {value}\n" + TWO)
-
-
 @pytest.mark.parametrize(("key", "low", "high"), [("id", 0, 65534), ("port", 0, 1023), ("t0", 0, 511)])
 def test_numbers_of_hosts_have_limits(key: str, low: int, high: int) -> None:
     for value in (low, high):
@@ -133,71 +108,59 @@ def test_numbers_of_hosts_have_limits(key: str, low: int, high: int) -> None:
             cluster_file.parse("[cluster]\nt0s = 512\n" + host(7, **{key: value}))
 
 
+@pytest.mark.parametrize("key", ["loss_ratio", "grey_ratio", "grey_false_alarms"])
+def test_ratios_have_limits(key: str) -> None:
+    for value in ("0", "-0.1", "nan", "inf") + (("1.01",) if key.endswith("ratio") else ()):
+        with pytest.raises(ConfigError, match=rf"health\.{key}"):
+            cluster_file.parse(f"[health]\n{key} = {value}\n" + TWO)
+
+
 # ---- overlapping prefixes ----
 
 
 def test_overlapping_prefixes_are_found_wherever_they_stand() -> None:
     """Against the definition: any two that share an address, in any order of the hosts."""
     pool = ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.2.0.0/16", "11.0.0.0/8", "fd00::/16", "fd00:1::/32"]
+    found = set()
     for chosen in itertools.permutations(pool, 3):
-        text = "".join(host(i, prefixes=f'["{p}"]') for i, p in enumerate(chosen))
-        nets = [IPv6Network(p) if ":" in p else IPv4Network(p) for p in chosen]
-        overlap = any(
-            (isinstance(a, IPv4Network) and isinstance(b, IPv4Network) and a.overlaps(b))
-            or (isinstance(a, IPv6Network) and isinstance(b, IPv6Network) and a.overlaps(b))
-            for a, b in itertools.combinations(nets, 2)
-        )
-        if overlap:
-            with pytest.raises(ConfigError, match="overlaps"):
-                cluster_file.parse(text)
-        else:
-            cluster_file.parse(text)
+        pairs = itertools.combinations(map(ip_network, chosen), 2)
+        overlap = any(a.version == b.version and a.overlaps(b) for a, b in pairs)
+        found.add(overlap)
+        with pytest.raises(ConfigError, match="overlaps") if overlap else nullcontext():
+            cluster_file.parse("".join(host(i, prefixes=f'["{p}"]') for i, p in enumerate(chosen)))
+    assert found == {True, False}
 
 
-def test_a_host_s_own_address_may_lie_in_the_network_behind_it() -> None:
-    cluster_file.parse(host(0, prefixes='["10.98.0.0/24", "10.98.0.1/32"]') + host(1))
-
-
-def test_an_overlap_is_found_behind_a_host_s_own_nested_prefix() -> None:
-    text = host(0, prefixes='["10.98.0.0/24", "10.98.0.1/32"]') + host(1, prefixes='["10.98.0.2/32"]')
-    with pytest.raises(ConfigError, match="overlaps"):
-        cluster_file.parse(text)
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ('["10.0.0.0/25", "fd00:1::/64"]', '["10.0.0.128/25", "fd00:1:0:1::/64"]', False),  # neighbours
+        ('["10.98.0.0/24", "10.98.0.1/32"]', '["10.99.0.2/32"]', False),  # a host's address in the network behind it
+        ('["10.98.0.0/24", "10.98.0.1/32"]', '["10.98.0.2/32"]', True),
+    ],
+)
+def test_prefixes_of_one_host_may_overlap(one: str, other: str, overlap: bool) -> None:
+    with pytest.raises(ConfigError, match="overlaps") if overlap else nullcontext():
+        cluster_file.parse(host(0, prefixes=one) + host(1, prefixes=other))
 
 
 # ---- files ----
 
 
-def test_a_file_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "mrcd.toml"
-    file.write_text(TWO)
-    assert [h.name for h in cluster_file.load(file).hosts] == ["h0", "h1"]
-
-
-def test_a_fault_in_a_file_names_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "cluster.toml"
-    file.write_text("[cluster]\nplanes = 0\n" + TWO)
-    with pytest.raises(ConfigError) as caught:
-        cluster_file.load(file)
-    assert str(caught.value).startswith(f"{file}: line 2: cluster.planes: must be greater than or equal to 1, not 0")
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        cluster_file.load(tmp_path / "none.toml")
-    assert f"{tmp_path}/none.toml: No such file" in str(caught.value)
-    assert "--config" in str(caught.value)
-
-
-def test_a_directory_instead_of_a_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Is a directory"):
-        cluster_file.load(tmp_path)
-
-
-def test_a_binary_file_is_an_error(tmp_path: Path) -> None:
-    file = tmp_path / "mrcd.toml"
-    file.write_bytes(b'[cluster]\nname = "\xff\xfe"\n')
-    with pytest.raises(ConfigError, match=r"not UTF-8 text: .* at byte 18"):
-        cluster_file.load(file)
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b'[cluster]\nname = "\xff\xfe"\n')
+    (tmp_path / "wrong").write_text("[cluster]\nplanes = 0\n" + TWO)
+    (tmp_path / "directory").mkdir()
+    for name, words in {
+        "wrong": "line 2: cluster.planes: must be greater than or equal to 1, not 0",
+        "none": "No such file or directory\n  hint: name the cluster file (mrcd: --config FILE)",
+        "directory": "Is a directory",
+        "binary": "not UTF-8 text: ",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            cluster_file.load(tmp_path / name)
+        assert str(caught.value).startswith(f"{tmp_path / name}: {words}")
+        assert (" at byte 18" in str(caught.value)) is (name == "binary")
 
 
 # ---- no text causes a traceback ----
@@ -224,9 +187,3 @@ def test_a_damaged_file_is_an_error_message_or_still_valid() -> None:
     for fault in faults:
         assert fault.hint
         assert str(fault).count("\n") == 1  # the message, the hint
-
-
-@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "1" * 5000], ids=["nested", "digits"])
-def test_text_that_overloads_the_toml_parser_is_an_error(text: str) -> None:
-    with pytest.raises(ConfigError, match="not valid TOML"):
-        cluster_file.parse(text)
