@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mrcd.ctl.commands.fleet_check import check_lines
-from mrcd.fleet_check.findings import Level, Limits
+from mrcd.fleet_check.findings import Limits
 from mrcd.fleet_check.samples import HostSample, Named, Samples
 from mrcd.fleet_check.verdict import Verdict, judge
 
@@ -42,11 +42,6 @@ def verdict(known: Samples, wanted: Sequence[str] = tuple(WANTED)) -> Verdict:
 
 def causes(found: Verdict) -> list[tuple[str, str]]:
     return [(str(f.level), f.cause) for f in found.findings]
-
-
-def test_healthy_hosts_are_ready() -> None:
-    found = verdict(samples())
-    assert (found.word, found.findings, found.not_ready_hosts, found.sweep_age_s) == ("ready", [], [], 0.4)
 
 
 @pytest.mark.parametrize(
@@ -95,96 +90,130 @@ def test_what_is_still_ready(changes: dict[str, Any]) -> None:
     assert verdict(samples(changed={"gpu3": replace(WELL["gpu3"], **changes)})).findings == []
 
 
-def test_a_cause_of_many_hosts_is_one_line() -> None:
-    apart = {name: replace(WELL[name], attached=False) for name in WANTED[1:6]}
-    (finding,) = verdict(samples(changed=apart)).findings
-    assert finding.sentence.startswith("gpu[2-6] are detached: ")
-    assert finding.do == "on each, such as gpu2: `mrcctl attach`"
+def named(cause: str, target: str, shares: dict[float, int], *hosts: str) -> Named:
+    return Named(cause, target, shares, hosts or ("gpu1",))
 
 
-def test_hosts_without_samples_are_down_or_not_known() -> None:
-    found = verdict(samples(down=["gpu2"], without=["gpu7", "gpu8"]))
-    assert causes(found) == [("not_ready", "not_scraped"), ("not_ready", "mrcd_down")]
-    assert found.not_ready_hosts == ["gpu2", "gpu7", "gpu8"]
-    assert [f.sentence for f in found.findings] == [
-        "Prometheus has no samples of gpu[7-8]",
-        "mrcd on gpu2 does not answer Prometheus",
-    ]
+def detached(*hosts: str) -> dict[str, HostSample]:
+    return {name: replace(WELL[name], attached=False) for name in hosts}
 
 
-def test_one_failed_scrape_makes_no_host_unready() -> None:
-    """It would be drained by Slurm's prolog. If it is down, its peers say so."""
-    found = verdict(samples(missed=["gpu2"]))
-    assert (found.word, causes(found)) == ("degraded", [("degraded", "scrape_failed")])
-    assert found.findings[0].sentence.startswith("the last scrape of gpu2 failed; an earlier one is at most 60 s old")
-    silent = Named("peer_down", "peer:gpu2", {1.0: 7}, ("gpu1",))
-    assert verdict(samples(silent, missed=["gpu2"])).not_ready_hosts == ["gpu2"]
-
-
-def test_what_peers_say_of_a_host_without_samples_is_in_its_line() -> None:
-    found = verdict(samples(Named("peer_down", "peer:gpu2", {1.0: 7}, ("gpu1",)), down=["gpu2"]))
-    assert causes(found) == [("not_ready", "mrcd_down")]
-    assert found.findings[0].sentence.endswith("; other hosts do not hear gpu2 either")
-
-
-def test_only_hosts_that_are_not_known_to_be_down_have_a_line_of_their_own() -> None:
-    silent = [Named("peer_down", f"peer:gpu{i}", {1.0: 6}, ("gpu1",)) for i in (2, 5)]
-    found = verdict(samples(*silent, down=["gpu2"]))
-    assert [f.sentence for f in found.findings] == [
-        "mrcd on gpu2 does not answer Prometheus; other hosts do not hear gpu2 either",
-        "gpu5 does not answer: 6 of 7 hosts see it",
-    ]
-
-
-def test_a_dead_t1_is_named_once_for_all_hosts() -> None:
-    """Hosts under T0 0 cannot tell it from link:1:0:2, those under T0 1 from link:1:1:2."""
-    found = verdict(
+NO_PLANE_1 = {"gpu5": replace(WELL["gpu5"], planes_down=(1,), in_use=0.75)}
+PEER_2_DOWN = named("peer_down", "peer:gpu2", {1.0: 7})
+OWN_CABLE, ITS_T0 = (named(c, t, {0.5: 1}, "gpu5") for c, t in (("own_cable", "nic:gpu5:1"), ("t0", "t0:1:1")))
+DOUBTS = [named("wrong_key", f"peer:gpu{i}", {0.5: 6}) for i in (5, 6)]
+TWO = ["gpu1", "gpu2"]
+# Samples; each finding as "level cause: first words … first words of what to do"; the hosts that are not ready.
+VERDICTS: dict[str, tuple[Samples, list[str], list[str]]] = {
+    "healthy hosts": (samples(), [], []),
+    "a cause of many hosts is one line": (
+        samples(changed=detached(*WANTED[1:6])),
+        ["not_ready detached: gpu[2-6] are detached: … on each, such as gpu2: `mrcctl attach`"], WANTED[1:6],
+    ),
+    "hosts without samples are down or not known": (
+        samples(down=["gpu2"], without=["gpu7", "gpu8"]),
+        [
+            "not_ready not_scraped: Prometheus has no samples of gpu[7-8]",
+            "not_ready mrcd_down: mrcd on gpu2 does not answer Prometheus",
+        ],
+        ["gpu2", "gpu7", "gpu8"],
+    ),
+    "one failed scrape makes no host unready: Slurm's prolog would drain it": (
+        samples(missed=["gpu2"]),
+        ["degraded scrape_failed: the last scrape of gpu2 failed; an earlier one is at most 60 s old"], [],
+    ),
+    "if it is down, its peers say so": (
+        samples(PEER_2_DOWN, missed=["gpu2"]),
+        ["not_ready peer_down: gpu2 does not answer", "degraded scrape_failed: the last scrape of gpu2"], ["gpu2"],
+    ),
+    "what peers say of a host that is down is in its line": (
+        samples(PEER_2_DOWN, named("peer_down", "peer:gpu5", {1.0: 6}), down=["gpu2"]),
+        [
+            "not_ready mrcd_down: mrcd on gpu2 does not answer Prometheus; other hosts do not hear gpu2 either",
+            "not_ready peer_down: gpu5 does not answer: 6 of 7 hosts see it",
+        ],
+        ["gpu2", "gpu5"],
+    ),
+    # Hosts under T0 0 cannot tell it from link:1:0:2, those under T0 1 from link:1:1:2.
+    "a dead T1 is named once for all hosts": (
         samples(
-            Named("t1", "t1:1:2", {0.5: 8}, ("gpu1",)),
-            Named("link", "link:1:0:2", {0.5: 4}, ("gpu1",)),
-            Named("link", "link:1:1:2", {0.5: 4}, ("gpu5",)),
-        )
-    )
-    assert causes(found) == [("degraded", "t1")]
-    assert found.findings[0].sentence == "t1:1:2 is dead: 8 of 8 hosts see it"
-    assert found.findings[0].do == "on gpu1: `mrcctl status` says how to confirm it"
-    assert found.findings[0].brief == "plane 1 lacks t1:1:2"
-    assert (found.word, found.not_ready_hosts) == ("degraded", [])
-
-
-def test_a_dead_link_is_named_if_it_explains_more_than_its_t1() -> None:
-    found = verdict(
+            named("t1", "t1:1:2", {0.5: 8}), named("link", "link:1:0:2", {0.5: 4}),
+            named("link", "link:1:1:2", {0.5: 4}, "gpu5"),
+        ),
+        ["degraded t1: t1:1:2 is dead: 8 of 8 hosts see it … on gpu1: `mrcctl status` says how to confirm it"], [],
+    ),
+    "a dead link is named if it explains more than its T1": (
+        samples(named("t1", "t1:1:2", {0.5: 4}, "gpu5"), named("link", "link:1:1:2", {0.5: 4, 1.0: 4})),
+        ["degraded link: link:1:1:2 "], [],
+    ),
+    "targets that no host can tell apart are one line": (
+        samples(OWN_CABLE, ITS_T0), ["degraded own_cable: nic:gpu5:1 or t0:1:1 is dead: 1 of 8 hosts see it"], [],
+    ),
+    "a NIC of which peers are sure is not its T0": (
+        samples(OWN_CABLE, ITS_T0, named("peer_nic", "nic:gpu5:1", {1.0: 7}), changed=NO_PLANE_1),
+        [
+            "degraded own_cable: nic:gpu5:1 is dead: 8 of 8 hosts see it"
+            " … on gpu5: `mrcctl status`; check NIC, cable and the T0's port",
+        ],
+        [],
+    ),
+    "hosts with the same cause are one line": (
+        samples(*(named("peer_down", f"peer:gpu{i}", {1.0: i}) for i in (4, 5, 7))),
+        [
+            "not_ready peer_down: gpu[4-5,7] do not answer: up to 7 of 8 hosts see it"
+            " … on each, such as gpu4: `systemctl status mrcd`, `mrcctl doctor`",
+        ],
+        ["gpu4", "gpu5", "gpu7"],
+    ),
+    "what a host says of itself is not repeated": (
         samples(
-            Named("t1", "t1:1:2", {0.5: 4}, ("gpu5",)),
-            Named("link", "link:1:1:2", {0.5: 4, 1.0: 4}, ("gpu1",)),
-        )
-    )
-    assert [f.target for f in found.findings] == ["link:1:1:2"]
+            named("peer_detached", "peer:gpu2", {1.0: 7}), named("detached", "host:gpu2", {1.0: 1}, "gpu2"),
+            changed=detached("gpu2"),
+        ),
+        ["not_ready detached: gpu2 is detached"], ["gpu2"],
+    ),
+    "a host that is sure explains doubts about the same cause": (
+        samples(*DOUBTS, named("wrong_key", "host:gpu5", {1.0: 1})),
+        ["not_ready wrong_key: gpu5 has other secrets"], ["gpu5"],
+    ),
+    "and about no other": (
+        samples(*DOUBTS, named("loss", "peer:gpu2", {1.0: 7})),
+        ["not_ready wrong_key: one of gpu[5-6] has other secrets than others", "degraded loss: "], ["gpu5", "gpu6"],
+    ),
+    "causes beyond the limit of series": (
+        samples(named("others", "others", {5.0: 2, 9.0: 1})),
+        ["degraded others: 3 hosts have more causes than mrc_fault can name"], [],
+    ),
+    "the worst is first": (
+        samples(named("denied", "plane:1", {1.0: 1}), named("t1", "t1:1:2", {1.0: 8}), PEER_2_DOWN),
+        ["not_ready peer_down: ", "degraded t1: ", "note denied: "], ["gpu2"],
+    ),
+}  # fmt: skip
 
 
-def test_targets_that_no_host_can_tell_apart_are_one_line() -> None:
-    found = verdict(
-        samples(
-            Named("own_cable", "nic:gpu5:1", {0.5: 1}, ("gpu5",)),
-            Named("t0", "t0:1:1", {0.5: 1}, ("gpu5",)),
-        )
-    )
-    assert causes(found) == [("degraded", "own_cable")]
-    assert found.findings[0].sentence == "nic:gpu5:1 or t0:1:1 is dead: 1 of 8 hosts see it"
+def check_verdict(found: Verdict, lines: list[str], not_ready: list[str]) -> None:
+    for finding, line in zip(found.findings, lines, strict=True):
+        words, _, do = line.partition(" … ")
+        assert f"{finding.level} {finding.cause}: {finding.sentence}".startswith(words.rstrip())
+        assert finding.do.startswith(do)
+    assert found.not_ready_hosts == not_ready
+    assert found.word == (lines[0].split()[0] if lines else "ready")
 
 
-def test_a_nic_of_which_peers_are_sure_is_not_its_t0() -> None:
-    found = verdict(
-        samples(
-            Named("own_cable", "nic:gpu5:1", {0.5: 1}, ("gpu5",)),
-            Named("t0", "t0:1:1", {0.5: 1}, ("gpu5",)),
-            Named("peer_nic", "nic:gpu5:1", {1.0: 7}, ("gpu1",)),
-            changed={"gpu5": replace(WELL["gpu5"], planes_down=(1,), in_use=0.75)},
-        )
-    )
-    assert causes(found) == [("degraded", "own_cable")]
-    assert found.findings[0].sentence == "nic:gpu5:1 is dead: 8 of 8 hosts see it"
-    assert found.findings[0].do == "on gpu5: `mrcctl status`; check NIC, cable and the T0's port"
+@pytest.mark.parametrize("name", VERDICTS)
+def test_verdicts(name: str) -> None:
+    known, lines, not_ready = VERDICTS[name]
+    check_verdict(verdict(known), lines, not_ready)
+
+
+def test_two_hosts_that_do_not_hear_each_other_are_not_ready() -> None:
+    """In a cluster of two, neither can tell which of them is to blame, unless one is known to be down."""
+    two = [named("peer_down", f"peer:gpu{i}", {0.5: 1}) for i in (1, 2)]
+    two += [named("host", f"host:gpu{i}", {0.5: 1}) for i in (1, 2)]
+    sentence = "one of gpu[1-2] does not answer: 2 of 2 hosts see it"
+    check_verdict(verdict(samples(*two), TWO), [f"not_ready peer_down: {sentence}"], TWO)
+    known = samples(two[1], two[2], down=["gpu2"])
+    check_verdict(verdict(known, TWO), ["not_ready mrcd_down: mrcd on gpu2"], ["gpu2"])
 
 
 @pytest.mark.parametrize(
@@ -215,58 +244,17 @@ def test_what_hosts_name(cause: str, target: str, level: str, sentence: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("wanted", "target"),
+    ("wanted", "targets", "crossed"),
     [
-        (["gpu1", "gpu2"], "peer:gpu3"),
-        (["gpu1", "gpu2"], "nic:gpu3:1"),
-        (["gpu1", "gpu2"], "ev:gpu3:5"),
-        (["gpu1", "gpu2"], "peer:gpu3 plane:1"),
-        (["gpu1", "gpu2"], "t0:1:1"),
-        (["gpu1", "gpu2"], "t1:1:2"),  # both are under T0 0: no path between them crosses a T1
-        (["gpu1", "gpu2"], "link:1:0:2"),
-        (["gpu1", "gpu5"], "link:1:2:2"),
+        (TWO, ["t0:1:0", "plane:1", "nic:gpu2:1", "peer:gpu1"], True),
+        (TWO, ["peer:gpu3", "nic:gpu3:1", "ev:gpu3:5", "peer:gpu3 plane:1", "t0:1:1"], False),
+        (TWO, ["t1:1:2", "link:1:0:2"], False),  # both are under T0 0: no path between them crosses a T1
+        (["gpu1", "gpu5"], ["link:1:2:2"], False),
     ],
 )
-def test_what_no_path_of_the_job_crosses_does_not_count(wanted: list[str], target: str) -> None:
-    assert verdict(samples(Named("t1", target, {1.0: 2}, ("gpu1",))), wanted).findings == []
-
-
-@pytest.mark.parametrize("target", ["t0:1:0", "plane:1", "nic:gpu2:1", "peer:gpu1"])
-def test_what_a_job_under_one_t0_crosses(target: str) -> None:
-    assert len(verdict(samples(Named("t0", target, {1.0: 2}, ("gpu1",))), ["gpu1", "gpu2"]).findings) == 1
-
-
-def test_two_hosts_that_do_not_hear_each_other_are_not_ready() -> None:
-    """In a cluster of two, neither can tell which of them is to blame."""
-    named = [Named("peer_down", f"peer:gpu{i}", {0.5: 1}) for i in (1, 2)]
-    named += [Named("host", f"host:gpu{i}", {0.5: 1}) for i in (1, 2)]
-    found = verdict(samples(*named), ["gpu1", "gpu2"])
-    (finding,) = found.findings
-    assert finding.sentence == "one of gpu[1-2] does not answer: 2 of 2 hosts see it"
-    assert found.not_ready_hosts == ["gpu1", "gpu2"]
-
-
-def test_a_host_that_is_down_explains_what_its_only_peer_cannot_tell() -> None:
-    named = Named("peer_down", "peer:gpu2", {0.5: 1}), Named("host", "host:gpu1", {0.5: 1})
-    assert causes(verdict(samples(*named, down=["gpu2"]), ["gpu1", "gpu2"])) == [("not_ready", "mrcd_down")]
-
-
-def test_a_host_that_is_sure_explains_doubts_about_the_same_cause_only() -> None:
-    doubts = [Named("wrong_key", f"peer:gpu{i}", {0.5: 6}) for i in (5, 6)]
-    assert [f.hosts for f in verdict(samples(*doubts, Named("wrong_key", "host:gpu5", {1.0: 1}))).findings] == [
-        ["gpu5"]
-    ]
-    found = verdict(samples(*doubts, Named("loss", "peer:gpu2", {1.0: 7})))
-    assert causes(found) == [("not_ready", "wrong_key"), ("degraded", "loss")]
-    assert found.findings[0].sentence.startswith("one of gpu[5-6] has other secrets than others")
-
-
-def test_hosts_with_the_same_cause_are_one_line() -> None:
-    found = verdict(samples(*(Named("peer_down", f"peer:gpu{i}", {1.0: i}, ("gpu1",)) for i in (4, 5, 7))))
-    (finding,) = found.findings
-    assert finding.sentence == "gpu[4-5,7] do not answer: up to 7 of 8 hosts see it"
-    assert finding.do == "on each, such as gpu4: `systemctl status mrcd`, `mrcctl doctor`"
-    assert found.not_ready_hosts == ["gpu4", "gpu5", "gpu7"]
+def test_only_what_paths_of_the_job_cross_counts(wanted: list[str], targets: list[str], crossed: bool) -> None:
+    for target in targets:
+        assert len(verdict(samples(named("t1", target, {1.0: 2})), wanted).findings) == crossed, target
 
 
 def test_many_hosts_are_counted_in_the_first_line() -> None:
@@ -275,35 +263,6 @@ def test_many_hosts_are_counted_in_the_first_line() -> None:
     head, sentence, *_ = lines(judge(Samples(apart), wanted, Limits()))
     assert head == "NOT READY: 27 hosts detached"
     assert sentence.startswith("  gpu[1-2,4-5,7-8,10-11,")
-
-
-def test_what_a_host_says_of_itself_is_not_repeated_by_what_others_name() -> None:
-    found = verdict(
-        samples(
-            Named("peer_detached", "peer:gpu2", {1.0: 7}, ("gpu1",)),
-            Named("detached", "host:gpu2", {1.0: 1}, ("gpu2",)),
-            changed={"gpu2": replace(WELL["gpu2"], attached=False)},
-        )
-    )
-    assert causes(found) == [("not_ready", "detached")]
-
-
-def test_causes_beyond_the_limit_of_series_are_told() -> None:
-    found = verdict(samples(Named("others", "others", {5.0: 2, 9.0: 1})))
-    assert causes(found) == [("degraded", "others")]
-    assert found.findings[0].sentence == "3 hosts have more causes than mrc_fault can name"
-
-
-def test_the_worst_is_first() -> None:
-    found = verdict(
-        samples(
-            Named("denied", "plane:1", {1.0: 1}, ("gpu1",)),
-            Named("t1", "t1:1:2", {1.0: 8}, ("gpu1",)),
-            Named("peer_down", "peer:gpu2", {1.0: 7}, ("gpu1",)),
-        )
-    )
-    assert [f.level for f in found.findings] == [Level.NOT_READY, Level.DEGRADED, Level.NOTE]
-    assert found.word == "not_ready"
 
 
 def lines(found: Verdict, width: int | None = None, colour: bool = False) -> list[str]:
