@@ -102,45 +102,33 @@ def test_a_peer_under_the_same_t0_uses_no_uplink(host: Host, endpoint: Endpoint)
     assert [sums(series, 0, t1) for t1 in range(4)] == [(0, 0)] * 4
 
 
-def test_lost_probes_count(host: Host, endpoint: Endpoint) -> None:
-    before = sums(endpoint.scrape(), 1, 1)
-    host.path_stats["rx_probes"][1, 5] = 30
-    host.path_stats["missed"][1, 5] = 7
-    after = sums(endpoint.scrape(), 1, 1)
-    assert (after[0] - before[0], after[1] - before[1]) == (37, 30)
-    host.path_stats["rx_probes"][1, 5] = 33
-    host.path_stats["missed"][1, 5] = 5  # two of the missed ones have arrived late
-    late = sums(endpoint.scrape(), 1, 1)
-    assert (late[0] - before[0], late[1] - before[1]) == (38, 33)
+# Rows of: seconds passed, fields of EV 5, then probes sent and arrived since the scrape before (None: any number).
+PROBES_OF_EV: dict[str, list[tuple[int, dict[str, int], tuple[int, int] | None]]] = {
+    "lost probes count": [
+        (0, {"rx_probes": 30, "missed": 7}, (37, 30)),
+        (0, {"rx_probes": 33, "missed": 5}, (1, 3)),  # two of the missed ones have arrived late
+    ],
+    "16-bit counts may wrap": [(0, {"rx_probes": 0xFFFE}, None), (0, {"rx_probes": 3}, (5, 5))],
+    "a new generation of the peer's tables is no loss": [
+        (0, {"missed": 9}, None), (0, {"generation": 77, "missed": 0}, (0, 0)), (0, {"missed": 2}, (2, 0)),
+    ],
+    "a scrape after a minute, Prometheus' default, and a little more": [(65, {"missed": 100}, (100, 0))],
+    "after two minutes without a scrape probes are not guessed": [(121, {"missed": 100}, (0, 0))],
+}  # fmt: skip
 
 
-def test_16_bit_counts_of_probes_may_wrap(host: Host, endpoint: Endpoint) -> None:
-    host.path_stats["rx_probes"][1, 5] = 0xFFFE
-    before = sums(endpoint.scrape(), 1, 1)
-    host.path_stats["rx_probes"][1, 5] = 3
-    assert sums(endpoint.scrape(), 1, 1) == (before[0] + 5, before[1] + 5)
-
-
-def test_a_new_generation_of_the_peers_tables_is_no_loss(host: Host, endpoint: Endpoint) -> None:
-    host.path_stats["missed"][1, 5] = 9
-    before = sums(endpoint.scrape(), 1, 1)
-    host.path_stats["generation"][1, 5] = 77
-    host.path_stats["missed"][1, 5] = 0
-    assert sums(endpoint.scrape(), 1, 1) == before
-    host.path_stats["missed"][1, 5] = 2
-    assert sums(endpoint.scrape(), 1, 1) == (before[0] + 2, before[1])
-
-
-@pytest.mark.parametrize(("seconds", "seen"), [(65, 100), (121, 0)])  # 65: Prometheus' default, and a little more
-def test_after_a_long_time_without_a_scrape_probes_are_not_guessed(
-    host: Host, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, seconds: int, seen: int
-) -> None:
+@pytest.mark.parametrize("name", PROBES_OF_EV)
+def test_probes(host: Host, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     now = 10**18
     monkeypatch.setattr("time.monotonic_ns", lambda: now)
     before = sums(endpoint.scrape(), 1, 1)
-    now += seconds * 10**9
-    host.path_stats["missed"][1, 5] = 100
-    assert sums(endpoint.scrape(), 1, 1) == (before[0] + seen, before[1])
+    for seconds, fields, wanted in PROBES_OF_EV[name]:
+        now += seconds * 10**9
+        for field, value in fields.items():
+            host.path_stats[field][1, 5] = value
+        found = sums(endpoint.scrape(), 1, 1)
+        assert wanted in (None, (found[0] - before[0], found[1] - before[1]))
+        before = found
 
 
 def test_no_count_falls_while_the_programs_write(host: Host, endpoint: Endpoint) -> None:

@@ -2,6 +2,7 @@
 """Tests what is read out of etcd's keys, the documents made of all hosts' reports, and what mrcctl says of them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,74 +175,59 @@ def test_what_hosts_say_of_an_earlier_denial_of_a_target_does_not_count() -> Non
     assert (d["denied_hosts"], d["waiting_hosts"], d["refused"]) == (1, ["h1", "h2"], [])
 
 
-def test_a_host_whose_tables_refuse_neither_denies_nor_allows() -> None:
-    found = document(h0=said(), h1=said() | {"pending": True}, h2=said())
-    assert documents.denied(found, "t1:1:2").why == ["not denied yet: h1"]
-    free = document(h0=said(denies=False), h1=said(denies=False) | {"pending": True}, h2=said(denies=False))
-    assert documents.allowed(free, ["t1:1:2"]).why == ["still denied on h1"]
-
-
 def test_a_denial_that_has_ended_is_not_there() -> None:
     found = {KEYS.denial(T1): Value(denial_value(Denial(T1, NOW - 60, NOW)), 8)}  # etcd forgets it later
     assert report.fleet(KEYS.wanted(found), {}, HOSTS, NOW)["denials"] == []
 
 
-def test_losses_are_unknown_if_a_host_does_not_know_its_own() -> None:
-    found = document(h0=said(), h1=said(lost=None), h2=said())
-    assert found["denials"][0]["lost_packets"] is None
-    progress = documents.drained(found, "t1:1:2")
-    assert (progress.text, progress.done) == ("3 of 3 hosts drained, 0 packets left, losses unknown", True)
-
-
 # ---- progress ----
 
 
+OK, FREE, BUSY, PENDING = said(), said(denies=False), said(in_flight=9), {"pending": True}
+T, AWAY = "t1:1:2", "away, down or without etcd: h2"
+drained, denied, allowed, adopted = documents.drained, documents.denied, documents.allowed, documents.adopted
+GONE = "plane:0 is no longer in etcd: it was allowed, or has expired"
+
+
 @pytest.mark.parametrize(
-    ("hosts", "text", "done", "why"),
+    ("how", "about", "hosts", "text", "done", "why"),
     [
-        ([said(), said(), said()], "3 of 3 hosts drained, 0 packets left, 0 lost", True, []),
-        ([said(), said(in_flight=9), said()], "2 of 3 hosts drained, 9 packets left", False, ["in flight from h1"]),
-        ([said(), said(denies=False), said()], "2 of 3 hosts drained, 0 packets", False, ["not denied yet: h1"]),
-        ([said(), said()], "2 of 3 hosts drained, 0 packets left", False, ["away, down or without etcd: h2"]),
-        ([said(), said(), said(why="few")], "2 of 3 hosts", False, ["h2 refuses to deny t1:1:2: few"]),
+        (drained, T, [OK, OK, OK], "3 of 3 hosts drained, 0 packets left, 0 lost", True, []),
+        (drained, T, [OK, BUSY, OK], "2 of 3 hosts drained, 9 packets left", False, ["in flight from h1"]),
+        (drained, T, [OK, FREE, OK], "2 of 3 hosts drained, 0 packets", False, ["not denied yet: h1"]),
+        (drained, T, [OK, OK], "2 of 3 hosts drained, 0 packets left", False, [AWAY]),
+        (drained, T, [OK, OK, said(why="few")], "2 of 3 hosts", False, ["h2 refuses to deny t1:1:2: few"]),
+        (drained, T, [OK, said(lost=None), OK], "3 of 3 hosts drained, 0 packets left, losses unknown", True, []),
+        (drained, "plane:0", [], GONE, False, []),
+        (denied, T, [OK, BUSY, OK], "", True, []),
+        (denied, T, [OK, OK], "2 of 3 hosts deny it", False, [AWAY]),
+        (denied, T, [OK, OK | PENDING, OK], "2 of 3 hosts deny it", False, ["not denied yet: h1"]),
+        (denied, "plane:0", [], GONE, False, []),
+        (allowed, [T], [FREE, FREE, FREE], "", True, []),
+        (allowed, [T], [FREE, OK], "1 of 3 hosts allow it", False, ["still denied on h1", AWAY]),
+        (allowed, [T], [FREE, FREE | PENDING, FREE], "2 of 3 hosts allow it", False, ["still denied on h1"]),
+        (allowed, ["plane:0"], [OK, FREE, FREE], "", True, []),
+        (adopted, 7, [OK, OK, OK], "", True, []),
+        (
+            adopted, 7, [OK, said(5, "bad"), said(6)],
+            "1 of 3 hosts run generation 7", False, ["h1 refuses the cluster file: bad", "behind: h2"],
+        ),
+        (adopted, 6, [OK], "generation 7 was put meanwhile", False, []),
     ],
-)
-def test_a_drain_is_done_when_every_host_says_that_nothing_is_left(
-    hosts: list[dict[str, Any]], text: str, done: bool, why: list[str]
+)  # fmt: skip
+def test_a_change_is_done_when_every_host_says_so(
+    how: Callable[[dict[str, Any], Any], documents.Progress],
+    about: str | list[str] | int,
+    hosts: list[dict[str, Any]],
+    text: str,
+    done: bool,
+    why: list[str],
 ) -> None:
-    found = documents.drained(document(**dict(zip(HOSTS, hosts, strict=False))), "t1:1:2")
+    found = how(document(**dict(zip(HOSTS, hosts, strict=False))), about)
     assert found.text.startswith(text)
-    assert (found.done, len(found.why)) == (done, len(why))
+    assert found.done is done
+    assert len(found.why) == len(why)
     assert all(want in have for want, have in zip(why, found.why, strict=True))
-
-
-def test_a_denial_is_done_when_every_host_denies() -> None:
-    assert documents.denied(document(h0=said(), h1=said(in_flight=9), h2=said()), "t1:1:2").done
-    assert documents.denied(document(h0=said(), h1=said()), "t1:1:2").text == "2 of 3 hosts deny it"
-    gone = documents.denied(document(), "plane:0")
-    assert (gone.done, gone.text) == (False, "plane:0 is no longer in etcd: it was allowed, or has expired")
-    assert documents.drained(document(), "plane:0") == gone
-
-
-def test_an_allow_is_done_when_no_host_denies() -> None:
-    free = said(denies=False)
-    assert documents.allowed(document(h0=free, h1=free, h2=free), ["t1:1:2"]).done
-    late = documents.allowed(document(h0=free, h1=said()), ["t1:1:2"])
-    assert (late.text, late.why) == (
-        "1 of 3 hosts allow it",
-        ["still denied on h1", "away, down or without etcd: h2"],
-    )
-    assert documents.allowed(document(h0=said(), h1=free, h2=free), ["plane:0"]).done
-
-
-def test_a_file_is_adopted_when_every_host_runs_it() -> None:
-    assert documents.adopted(document(h0=said(), h1=said(), h2=said()), 7).done
-    late = documents.adopted(document(h0=said(), h1=said(5, "bad"), h2=said(6)), 7)
-    assert (late.text, late.why) == (
-        "1 of 3 hosts run generation 7",
-        ["h1 refuses the cluster file: bad", "behind: h2"],
-    )
-    assert documents.adopted(document(h0=said()), 6).text == "generation 7 was put meanwhile"
 
 
 def test_hosts_that_refuse_for_one_reason_share_a_line() -> None:
