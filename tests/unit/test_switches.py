@@ -45,16 +45,17 @@ def test_the_text_is_that_of_the_documented_syntax(f: Format, name: str) -> None
 
 
 @each_format
-def test_every_ev_arrives_through_what_was_written(f: Format) -> None:
-    result = followed(f, PLANNED)
+@pytest.mark.parametrize(
+    "settings", ["[cluster]", '[cluster]\nencapsulation = "ecmp"', "[switches]\nsource_filters = false"]
+)
+def test_every_path_arrives_through_what_was_written(f: Format, settings: str) -> None:
+    """By uSIDs, and by the plain routes of ecmp from every switch to every host."""
+    text = PLANNED.replace(settings.splitlines()[0], settings)
+    result = followed(f, text)
     assert result.followed >= 200
     assert not result.mistakes, result.examples
-
-
-@each_format
-def test_the_plain_routes_of_ecmp_lead_from_every_switch_to_every_host(f: Format) -> None:
-    result = followed(f, PLANNED.replace("[cluster]", '[cluster]\nencapsulation = "ecmp"'))
-    assert (result.followed, result.mistakes) == (200, {})
+    reading = f.read(f.text(f.switches(cluster_file.parse(text)).switch("t0-0-0")))
+    assert bool(reading.filtered) is ("source_filters" not in settings)
 
 
 @each_format
@@ -161,28 +162,25 @@ def test_a_filter_that_lets_another_host_through_is_noticed() -> None:
     assert network.result.mistakes == {"source filter lets others through": 1}
 
 
-UNKNOWN = {
-    "frr": "ipv6 route 5f00::/48 fe80::1 swp1 color 3",
-    "cumulus": "nv set router bgp autonomous-system 65000",
-    "eos": "router bgp 65000",
-    "iproute2": "ip -6 route replace ::/0 via fe80::1 dev t1-0 metric 5",
-}
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_lines_that_are_not_understood_are_named(name: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        FORMATS[name].read(f"\n{UNKNOWN[name]}\n")
-    assert "line 2" in str(caught.value)
-    assert UNKNOWN[name] in str(caught.value)
-
-
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"BGP_NEIGHBOR": {}}', '{"PORT": {"Ethernet0": {}}}', '{"STATIC_ROUTE": {"Vrf1|::/0": {}}}']
+    ("name", "text"),
+    [
+        ("frr", "ipv6 route 5f00::/48 fe80::1 swp1 color 3"),
+        ("cumulus", "nv set router bgp autonomous-system 65000"),
+        ("eos", "router bgp 65000"),
+        ("iproute2", "ip -6 route replace ::/0 via fe80::1 dev t1-0 metric 5"),
+        ("sonic", "{"),
+        ("sonic", "[]"),
+        ("sonic", '{"BGP_NEIGHBOR": {}}'),
+        ("sonic", '{"PORT": {"Ethernet0": {}}}'),
+        ("sonic", '{"STATIC_ROUTE": {"Vrf1|::/0": {}}}'),
+    ],
 )
-def test_tables_of_sonic_that_are_not_understood_are_named(text: str) -> None:
-    with pytest.raises(UsageError, match="is not understood"):
-        FORMATS["sonic"].read(text)
+def test_what_is_not_understood_is_named(name: str, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        FORMATS[name].read(f"\n{text}\n")
+    for words in ["is not understood"] if name == "sonic" else ["line 2", text]:
+        assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["eos", "cumulus"])
@@ -209,28 +207,34 @@ def refused(text: str, name: str = "iproute2") -> str:
     return str(caught.value)
 
 
-def test_files_without_what_switches_need_are_refused() -> None:
-    assert "[interfaces] address" in refused(SMALL.replace('address = "fe80::2"', ""))
-    assert "port 3, but [switches] downlinks is 3" in refused(SMALL.replace("downlinks = 4", "downlinks = 3"))
-    listed = '[[paths]]\nsource = "a"\npeer = "b"\nplane = 0\nsegments = ["5f00::1"]\n'
-    assert "[[paths]]" in refused(SMALL + listed)
-    long = SMALL.replace('name = "a"', 'name = "sixteen-letters1"')
-    assert "15 at most" in refused(long)
-    assert "port_names" in refused(SMALL.replace('name = "a"', 'name = "a;b"'))
-    named = SMALL.replace("downlinks = 4", 'downlinks = 4\nport_names = "swp"')
-    assert "has no number or neighbour" in refused(named)
+SRH = ("[cluster]", '[cluster]\nencapsulation = "srh"')
+LISTED = '[[paths]]\nsource = "a"\npeer = "b"\nplane = 0\nsegments = ["5f00::1"]\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('address = "fe80::2"', "", "[interfaces] address"),
+        ("downlinks = 4", "downlinks = 3", "port 3, but [switches] downlinks is 3"),
+        ("[[hosts]]", LISTED + "[[hosts]]", "[[paths]]"),
+        ('name = "a"', 'name = "sixteen-letters1"', "15 at most"),
+        ('name = "a"', 'name = "a;b"', "port_names"),
+        ("downlinks = 4", 'downlinks = 4\nport_names = "swp"', "has no number or neighbour"),
+    ],
+)
+def test_files_without_what_switches_need_are_refused(old: str, new: str, words: str) -> None:
+    assert old in SMALL
+    assert words in refused(SMALL.replace(old, new, 1))
 
 
 @pytest.mark.parametrize("name", ["sonic", "frr", "cumulus", "eos"])
 def test_only_linux_has_plain_ends(name: str) -> None:
-    assert "encapsulation srh" in refused(SMALL.replace("[cluster]", '[cluster]\nencapsulation = "srh"'), name)
+    assert "encapsulation srh" in refused(SMALL.replace(*SRH), name)
 
 
 def test_a_plain_end_is_at_its_exact_address() -> None:
     f = FORMATS["iproute2"]
-    switch = f.switches(cluster_file.parse(SMALL.replace("[cluster]", '[cluster]\nencapsulation = "srh"'))).switch(
-        "t0-0-0"
-    )
+    switch = f.switches(cluster_file.parse(SMALL.replace(*SRH))).switch("t0-0-0")
     assert f.read(f.text(switch)).sids == {"5f00:0:4000::/128": "End"}
 
 
@@ -271,15 +275,6 @@ def test_sonic_s_rules_are_in_the_order_of_their_priority() -> None:
     tables = json.loads(f.text(f.switches(cluster_file.parse(SMALL)).switch("t0-0-0")))
     order = sorted(tables["ACL_RULE"], key=lambda name: -int(tables["ACL_RULE"][name]["PRIORITY"]))
     assert order == ["MRC_SOURCES|Ethernet12", "MRC_SOURCES|LINK_LOCAL", "MRC_SOURCES|OTHERS"]
-
-
-def test_without_filters_a_switch_forwards_all_sources() -> None:
-    text = PLANNED.replace("[switches]", "[switches]\nsource_filters = false")
-    for f in FORMATS.values():
-        result = followed(f, text)
-        assert not result.mistakes
-        switch = f.switches(cluster_file.parse(text)).switch("t0-0-0")
-        assert f.read(f.text(switch)).filtered == set()
 
 
 def test_a_switch_without_some_ports_has_their_routes_on_others_only() -> None:
