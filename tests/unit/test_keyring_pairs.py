@@ -39,17 +39,31 @@ def derived(secret: bytes, row: int) -> tuple[bytes, bytes]:
     return as_words(pair_key(secret, 0, row)).tobytes(), as_words(pair_key(secret, row, 0)).tobytes()
 
 
-def test_each_pair_derives_its_keys_from_its_secret() -> None:
-    host = Host()
-    host.use(AuthMode.REQUIRED, BOTH)
-    assert [keys_of(host, row, 1) for row in (1, 2)] == [derived(S1, 1), derived(S2, 2)]
-    assert (host.sends_with(1), host.sends_with(2), host.ring.ids, host.ring.settled) == (1, 1, [1], True)
+OLD_OF_2, NEW_OF_2 = Secret(1, b"", {2: S2}), Secret(2, b"", {2: T2})
 
 
-def test_a_pairs_secret_is_used_instead_of_the_clusters() -> None:
+@pytest.mark.parametrize(
+    ("secrets", "told", "sends_with", "accepted"),
+    [
+        ((BOTH,), (), (1, 1), ({1}, {1})),
+        ((Secret(1, CLUSTER.secret, {2: S2}),), (), (1, 1), ({1}, {1})),  # instead of the cluster's
+        ((BOTH, NEW_OF_2), (1, 2), (1, 1), ({1}, {1, 2})),  # without the newer secret
+        ((OLD_OF_2, NEWER), (), (2, 1), ({2}, {1, 2})),  # the oldest that it has, while it has told nothing
+    ],
+)
+def test_each_pair_derives_its_keys_from_its_secret(
+    secrets: tuple[Secret, ...], told: tuple[int, ...], sends_with: tuple[int, int], accepted: tuple[set[int], set[int]]
+) -> None:
     host = Host()
-    host.use(AuthMode.REQUIRED, Secret(1, CLUSTER.secret, {2: S2}))
-    assert [keys_of(host, row, 1) for row in (1, 2)] == [derived(CLUSTER.secret, 1), derived(S2, 2)]
+    host.tell(1, *told)
+    host.use(AuthMode.REQUIRED, *secrets)
+    assert (host.sends_with(1), host.sends_with(2)) == sends_with
+    assert (host.accepted(1), host.accepted(2)) == accepted
+    for secret in secrets:
+        for row in (1, 2):
+            if secret.of(row):
+                assert keys_of(host, row, secret.key_id) == derived(secret.of(row), row)
+    assert (host.ring.ids, host.ring.settled) == ([s.key_id for s in secrets], True)
 
 
 @pytest.mark.parametrize("anew", [False, True])
@@ -86,19 +100,6 @@ def test_each_peer_gets_the_newest_secret_that_both_have(clock: list[float]) -> 
     clock[0] += 1
     host.follow()
     assert (host.sends_with(1), host.sends_with(2), host.accepted(1), host.accepted(2)) == (2, 2, {2}, {2})
-
-
-def test_a_peer_without_the_newer_secret_keeps_the_older() -> None:
-    host = Host()
-    host.tell(1, 1, 2)
-    host.use(AuthMode.REQUIRED, BOTH, Secret(2, b"", {2: T2}))
-    assert (host.sends_with(1), host.accepted(1)) == (1, {1})
-
-
-def test_a_peer_that_has_told_nothing_gets_the_oldest_secret_that_it_has() -> None:
-    host = Host()
-    host.use(AuthMode.REQUIRED, Secret(1, b"", {2: S2}), NEWER)
-    assert (host.sends_with(1), host.sends_with(2)) == (2, 1)
 
 
 @pytest.mark.parametrize("held", [(BOTH,), (BOTH, NEWER)])

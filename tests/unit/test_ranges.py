@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests ranges of hosts in the cluster file: names, ids, places and prefixes by the rule of docs/cluster-file.md."""
 
+from pathlib import Path
+
 import pytest
 
 from mrcd.config import cluster_file, toml_text
@@ -58,12 +60,10 @@ def test_a_range_is_written_as_a_range() -> None:
     assert cluster_file.parse("\n".join(lines)).hosts == found.hosts
 
 
-def test_the_hosts_of_the_last_run_are_those_of_its_ranges(tmp_path: object) -> None:
-    from pathlib import Path
-
+def test_the_hosts_of_the_last_run_are_those_of_its_ranges(tmp_path: Path) -> None:
     found = plan(cluster_file.parse(ranged()), "gpu08x")
-    running_file.save_running(Path(str(tmp_path)), found, Path("/pins"), [])
-    assert running_file.hosts_before(Path(str(tmp_path))) == {h.id: h.name for h in found.config.hosts}
+    running_file.save_running(tmp_path, found, Path("/pins"), [])
+    assert running_file.hosts_before(tmp_path) == {h.id: h.name for h in found.config.hosts}
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,9 @@ def test_impossible_ranges_are_refused(fields: dict[str, object], words: list[st
         assert word in str(caught.value)
 
 
-def test_a_range_needs_its_ports_per_t0() -> None:
+def test_a_range_must_fit_the_cluster_and_its_other_hosts() -> None:
     with pytest.raises(ConfigError, match="needs per_t0"):
         cluster_file.parse(host(0, name='"gpu[1-2]"'))
-
-
-def test_a_range_must_fit_the_cluster_and_its_other_hosts() -> None:
     with pytest.raises(ConfigError, match="gpu12x: t0 = 3, but the cluster has t0s = 3"):
         cluster_file.parse(ranged().replace("t0s = 4", "t0s = 3"))
     for n, words in ((0, "id 21 is used twice"), (2, "port.*is used twice")):
