@@ -51,39 +51,33 @@ def test_the_same_file_makes_no_difference() -> None:
     }
 
 
-def test_comments_and_order_make_none() -> None:
-    assert not difference(("planes = 2\nt0s = 2", "# a note\nt0s = 2\nplanes = 2")).anything
+PORT_5 = ("t0 = 1\nport = 0", "t0 = 1\nport = 5")
 
 
-def test_a_host_more_takes_neither_programs_nor_tables() -> None:
-    found = difference(more=H3)
-    assert (found.hosts_added, found.peers) == (("h3",), ())
-    assert (found.programs, found.tables, found.steps()) == (False, False, [])
+@pytest.mark.parametrize(
+    ("changes", "more", "fields"),
+    [
+        ([("planes = 2\nt0s = 2", "# a note\nt0s = 2\nplanes = 2")], "", {"anything": False}),
+        ([], H3, {"hosts_added": ("h3",), "peers": (), "programs": False, "tables": False}),
+        ([(host(1), "")], "", {"hosts_removed": ("h1",)}),
+        ([("t1s = 3", "t1s = 4")], "", {"peers": (PeerChange("h2", 2, 0, 0),)}),
+        ([("t1s = 3", "t1s = 1")], "", {"peers": (PeerChange("h2", 0, 4, 0),)}),
+        ([PORT_5], "", {"hosts_changed": (("h2", ("port",)),), "peers": (PeerChange("h2", 0, 0, 6),)}),
+        # The host's own prefix: its peers route to it, and it has the address.
+        ([("10.99.0.1/32", "10.99.7.1/32")], "", {"hosts_changed": (("h0", ("prefixes",)),), "anything": True}),
+    ],
+)
+def test_hosts_and_evs(changes: list[tuple[str, str]], more: str, fields: dict[str, object]) -> None:
+    found = difference(*changes, more=more)
+    assert {name: getattr(found, name) for name in fields} == fields
+    if more:
+        assert found.steps() == []
 
 
 def test_a_host_beyond_the_tables_takes_new_ones() -> None:
     found = difference(more=host(64, t0=1))
     assert (found.programs, found.tables) == (True, True)
     assert any("states of EVs are kept" in step for step in found.steps())
-
-
-def test_a_host_less() -> None:
-    assert difference((host(1), "")).hosts_removed == ("h1",)
-
-
-def test_evs_added_removed_and_changed() -> None:
-    assert difference(("t1s = 3", "t1s = 4")).peers == (PeerChange("h2", 2, 0, 0),)
-    assert difference(("t1s = 3", "t1s = 1")).peers == (PeerChange("h2", 0, 4, 0),)
-    moved = difference(("t0 = 1\nport = 0", "t0 = 1\nport = 5"))
-    assert moved.hosts_changed == (("h2", ("port",)),)
-    assert moved.peers == (PeerChange("h2", 0, 0, 6),)
-
-
-def test_differences_that_only_other_hosts_see() -> None:
-    """A host's own prefix: its peers route to it, and it has the address."""
-    found = difference(("10.99.0.1/32", "10.99.7.1/32"))
-    assert found.hosts_changed == (("h0", ("prefixes",)),)
-    assert found.anything
 
 
 @pytest.mark.parametrize(
