@@ -46,10 +46,6 @@ def test_figure_16_has_the_cost_of_loss() -> None:
     assert len(found["MRC1@0"]) == len(found["MRC1@0.1%"]) == 14
 
 
-def test_the_worst_link_flaps_13_times_a_minute() -> None:
-    assert planes.flaps_per_minute() == 13
-
-
 @pytest.mark.parametrize("content", [None, "", "x,z\n1,2\n", "x,y\n", "x,y\n1,2,3\n", "x,y\n1,two\n", "x,y\n1,\xb5\n"])
 def test_a_damaged_file_is_an_error(tmp_path: Path, content: str | None) -> None:
     if content is not None:

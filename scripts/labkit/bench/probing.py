@@ -65,11 +65,6 @@ class Wire(NamedTuple):
         """Returns the bytes of the data: slightly too few, since tx_bytes counts a burst's inner headers once."""
         return c.data_bytes + c.data_packets * self.headers
 
-    def probe_bytes(self, c: Counts, kept: float) -> float:
-        """Returns the most bytes of requests and replies: as if a packet of `kept` bytes followed every report."""
-        requested = c.requests * self.probe + c.reports * (self.report + kept - self.probe)
-        return requested * (1 + c.replies / c.requests) if c.requests else 0.0
-
 
 class Probing:
     """Switches piggybacked probes of some hosts off and on. At the end they are on again. Counts need two hosts.
