@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the pure parts of labkit.bench.failover."""
 
-import json
-import signal
-import time
 from collections.abc import Sequence
-from itertools import islice, pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labkit.bench.failover import events, holes, loss, part, pauses, stats
 from labkit.bench.failover.events import BIN_NS, Event
-from labkit.bench.failover.kinds import BY_NAME, KINDS, MS, US, Place, places
+from labkit.bench.failover.kinds import BY_NAME, MS, US, Place
 from labkit.bench.failover.pauses import Pause
 from labkit.cluster.fabric import Parameters, build
-from labkit.faults import targets
 from labkit.traffic import pause_watcher
-from mrcd.errors import MachineError
-from tests.packet.wires import until
 
 FABRIC = build("x", Parameters())
 H = {h.name: h for h in FABRIC.config.hosts}  # h0, h1 below T0 0; h2, h3 below T0 1
@@ -52,21 +44,7 @@ def test_a_requirement_on_percentiles(values: list[float | None], met: bool) -> 
     assert found["requirement"] == "out: p50 within 500 µs and p99 within 3 ms"
 
 
-@pytest.mark.parametrize(
-    ("ns", "words"),
-    [(None, "never"), (0, "0"), (870, "870 ns"), (12_300, "12.3 µs"), (999_900, "1 ms"), (3e6, "3 ms"), (12e9, "12 s")],
-)
-def test_durations(ns: float | None, words: str) -> None:
-    assert stats.duration(ns) == words
-
-
 # ---- kinds ----
-
-
-def test_every_kind_is_a_fault_that_the_lab_knows() -> None:
-    for kind in KINDS:
-        target = targets.parse(FABRIC, kind.at(PLACE), kind.direction)
-        assert target.taps
 
 
 def hit(name: str) -> set[tuple[str, str]]:
@@ -89,13 +67,6 @@ def test_the_pairs_that_a_fault_hits() -> None:
     assert BY_NAME["nic-down"].hits(PLACE, H["h0"], H["h1"], 1, None)
 
 
-def test_places_visit_every_t1_and_never_the_same_plane_twice_in_a_row() -> None:
-    first = list(islice(places(2, 8), 17))
-    assert len(set(first[:16])) == 16
-    assert first[16] == first[0]
-    assert all(a.plane != b.plane for a, b in pairwise(first))
-
-
 # ---- events ----
 
 
@@ -107,29 +78,6 @@ def test_faults_on_unused_paths_are_left_out() -> None:
     found = events.summaries([event(5), event(0, in_use=False), event(None)])
     assert found["leave_ns"] == {"count": 2, "never": 1, "p50": 5, "p99": None, "max": None}
     assert found["lost_packets"]["count"] == 2
-
-
-@pytest.mark.parametrize(
-    ("arrived", "still_ms"),
-    [
-        ([*range(100)], 0),
-        ([*range(5), *range(17, 100)], 12),
-        ([*range(-9, 5), 11, *range(17, 100)], 6),
-        ([*range(30)], 10),  # gaps later than 40 ms after the fault do not count
-        ([*range(50, 100)], 40),
-        ([], 40),
-    ],
-)
-def test_the_longest_time_without_arrivals_after_a_fault(arrived: list[int], still_ms: int) -> None:
-    begin_ns = 77 * MS - 1  # in the bin before the first whole one
-    assert events.still_ns({77 * MS + n * MS: 1 for n in arrived}, begin_ns) == still_ms * MS
-
-
-@pytest.mark.parametrize(("found", "done"), [([True] * 7, 7), ([False] * 7, 5), ([False, False, True] * 3, 9)])
-def test_undetected_faults_end_the_run_early(found: list[bool], done: int) -> None:
-    pace = events.Pace("x", 100)
-    answers = [pace.goes_on(f) for f in found][:done]
-    assert answers == [True] * (done - 1) + [done == len(found)]
 
 
 # ---- holes ----
@@ -190,14 +138,6 @@ def test_empty_bins_in_pauses_of_the_machine_are_counted_apart(pause: Pause, sti
     assert f"1 of 100 bins (1 %) in 1 blackholes, {still} of them the hypervisor's" in said["measured"]
 
 
-def test_empty_bins_before_the_fault_are_counted_apart() -> None:
-    pause = Pause(0, T - 50 * BIN_NS, T - 40 * BIN_NS, 9)
-    found = holes.hole(bins(-50, -20, -9), T - 100 * BIN_NS, T - 10 * BIN_NS, T, T + 100 * BIN_NS, [pause])
-    assert (found["before_zero_bins"], found["before_still_bins"], found["before_bins"]) == (2, 1, 90)
-    assert len(found["empty_bins"]) == 3  # one of them while the fault was being put in
-    assert found["late_still_bins"] == 0
-
-
 # ---- witness ----
 
 
@@ -207,39 +147,6 @@ def test_the_longest_pause_of_any_cpu_counts() -> None:
     assert pauses.stood_still_ns(found, 30, 40) == 0
     assert pauses.stood_still_ns([], 1, 10) == 0
     assert pauses.stood_still_ns([Pause(0, 0, 70 * MS, 1)], 0, 60 * MS) == 20 * MS  # no more than was stolen
-
-
-def test_output_of_the_pause_watcher_is_parsed() -> None:
-    said = json.dumps({"pauses": [{"begin_ns": 5, "end_ns": 9, "stolen_ticks": 1}]})
-    assert pauses.told(3, said) == [Pause(3, 5, 9, 1)]
-    with pytest.raises(MachineError, match="not permitted"):
-        pauses.told(3, json.dumps({"refused": "not permitted"}))
-    with pytest.raises(MachineError, match="CPU 3 ended by itself"):
-        pauses.told(3, "")
-
-
-def test_the_pause_watcher_reports_its_pauses() -> None:
-    """A signal stops the watcher here."""
-    with pauses.PauseWatcher() as watch:
-        children = list(watch.children.values())
-        for child in children:
-            assert child.stdout is not None
-            assert json.loads(child.stdout.readline())["looks"]
-        for child in children:
-            child.send_signal(signal.SIGSTOP)
-        until("they are stopped", lambda: all(_state(child.pid) == "T" for child in children))
-        begin = time.monotonic_ns()
-        until("for as long as is to be told", lambda: time.monotonic_ns() - begin >= 50 * MS)
-        for child in children:
-            child.send_signal(signal.SIGCONT)
-        found = watch.finish()
-    stopped = {p.cpu for p in found if p.end_ns - p.begin_ns >= 40 * MS and p.end_ns >= begin}
-    assert len(stopped) == len(children), found
-
-
-def _state(pid: int) -> str:
-    """Returns the state of a process (proc_pid_stat(5))."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_steal_time_is_read_for_the_right_cpu() -> None:

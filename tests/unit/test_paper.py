@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from labkit.bench.paper import course, figures, medians, part, planes, plateaus
+from labkit.bench.paper import figures, medians, part, planes, plateaus
 from labkit.bench.paper.figures import Curve, Plateau
 from labkit.bench.paper.plateaus import Phase
-from labkit.bench.part import Options
-from labkit.cluster.fabric import Parameters
-from mrcd.errors import MachineError
 
 # ---- the paper's points ----
 
@@ -40,20 +37,6 @@ def test_the_papers_holes_are_samples_at_zero() -> None:
     assert theirs[0]["lowest_sample_ratio"] > 0.9
 
 
-def test_figure_16_has_the_cost_of_loss() -> None:
-    found = figures.messages()
-    assert found["MRC1@1%"][-1] == (16386e6, 151.2e9)
-    assert len(found["MRC1@0"]) == len(found["MRC1@0.1%"]) == 14
-
-
-@pytest.mark.parametrize("content", [None, "", "x,z\n1,2\n", "x,y\n", "x,y\n1,2,3\n", "x,y\n1,two\n", "x,y\n1,\xb5\n"])
-def test_a_damaged_file_is_an_error(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / "f.csv").write_bytes(content.encode("latin-1"))
-    with pytest.raises(MachineError, match=r"f\.csv"):
-        figures.curve("f.csv", tmp_path)
-
-
 def test_points_in_any_order_become_a_curve(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_text("x,y\n2,30\n0,10\n1,20\n")
     found = figures.curve("f.csv", tmp_path)
@@ -71,12 +54,6 @@ def shares(*runs: tuple[float, int]) -> Curve:
 def test_a_plateau_is_long_and_near_a_part() -> None:
     found = figures.plateaus(shares((1.01, 10), (0.6, 2), (0.5, 3), (0.0, 1), (0.49, 8), (0.53, 20), (1.0, 4)), 4)
     assert found == [Plateau(0, 10, 4, 1.01), Plateau(16, 24, 2, 0.49)]
-
-
-def test_their_samples_move_to_our_edges() -> None:
-    theirs = Curve(tuple(float(t) for t in range(100)), tuple(float(t) for t in range(100)))
-    found = figures.beside(theirs, [20.0, 60.0], [2.0, 6.0], 9.0)
-    assert found == [(0, 18), (1, 19), (2, 20), (3, 21), (4, 58), (5, 59), (6, 60), (7, 61), (8, 62)]
 
 
 # ---- plateaus ----
@@ -121,29 +98,10 @@ def test_a_stopped_flow_is_judged() -> None:
     assert [s["settled_ms"] for s in found] == [None, None]
 
 
-def test_bins_before_any_fault_are_measured() -> None:
-    found = plateaus.undisturbed(bins((400, 40), (0, 2), (400, 58), (0, 99)), BIN, 1.0, 0.2)
-    assert found["hole_ms"] == pytest.approx(20)
-    assert found["lowest_sample_ratio"] == pytest.approx(0.9 / 0.98)
-
-
 def test_the_mean_takes_whole_bins() -> None:
     assert plateaus.mean([1, 2, 3, 4], BIN, 0.005, 0.035) == 2.5
     assert plateaus.mean([1, 2, 3, 4], BIN, 0.0, 0.04) == 2.5
     assert plateaus.mean([1, 2], BIN, 0.05, 0.06) == 0
-
-
-def test_messages_are_cut_from_the_flows_beginning() -> None:
-    rates = [8e6] * 10 + [16e6] * 10  # 10 kB, then 20 kB a bin
-    sizes, speeds = zip(*plateaus.messages(rates, BIN, [20e3, 100e3, 110e3, 300e3, 301e3]), strict=True)
-    assert sizes == (100e3, 110e3, 300e3)
-    assert speeds == pytest.approx((8e6, 110e3 * 8 / 0.105, 12e6))
-
-
-def test_the_capacity_of_the_planes() -> None:
-    p = Parameters(rate_bits_per_s=200_000_000)
-    assert course.line_bits_per_s(p, 8968) == pytest.approx(800e6 * 8968 / 9114)
-    assert course.line_bits_per_s(Parameters(), 8968) is None
 
 
 # ---- requirements, text, picture ----
@@ -233,16 +191,6 @@ def test_runs_become_medians_and_the_one_in_the_middle_is_drawn() -> None:
 )
 def test_missing_values_sort_last(values: list[float | None], median: float | None) -> None:
     assert medians.middle(values) == median
-
-
-def test_the_short_form_repeats_experiments_with_a_bound() -> None:
-    short, full = Options(), Options(full=True)
-    assert [part.number_of_runs(n, short) for n in part.EXPERIMENTS] == [5, 5, 3, 1, 0, 0]
-    assert [part.number_of_runs(n, full) for n in part.EXPERIMENTS] == [5, 5, 5, 1, 1, 1]
-    chosen = Options(figures=("9b-worst",))
-    assert [part.number_of_runs(n, chosen) for n in part.EXPERIMENTS] == [0, 0, 0, 0, 0, 1]
-    assert part.number_of_runs("19b", Options(pairs=2)) == 2
-    assert part.number_of_runs("9b-worst", Options(pairs=2)) == 0
 
 
 def test_the_gap_that_a_sample_can_hide() -> None:
