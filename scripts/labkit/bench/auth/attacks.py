@@ -6,6 +6,7 @@ same switches. The outer source of a forged packet is a victim's address, unless
 T0s must not filter sources (`source_filters`).
 """
 
+import contextlib
 import secrets
 import select
 import socket
@@ -20,10 +21,12 @@ from scapy.layers.inet6 import ICMPv6DestUnreach, IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from mrcd.fabric import srv6, topology, wire
 from mrcd.fabric.topology import EV, Plan
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from mrcd.kernel.pinned import Tables
 from mrcd.net.routes import with_function
 
 PORT = 5999  # UDP port of both ends on which nothing genuine arrives during an attack
@@ -176,3 +179,14 @@ def replayed(side: Side, recorded: Sequence[bytes]) -> Attack:
     """Returns the recorded packets as the attacker sends them."""
     smac, dmac = (bytes.fromhex(mac.replace(":", "")) for mac in side.ends())
     return Attack("replay", side.attacker, tuple(dmac + smac + frame[12:] for frame in recorded), True)
+
+
+def read_drops(lab: Lab, host: str) -> dict[str, int]:
+    """Returns reason → packets dropped since the data plane was attached."""
+    with contextlib.closing(Tables(observe.pins(lab, host), writable=False)) as tables:
+        return tables.drops()
+
+
+def grown_drops(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """Returns reason → packets dropped between two readings, without zeros."""
+    return {reason: n - before.get(reason, 0) for reason, n in after.items() if n > before.get(reason, 0)}

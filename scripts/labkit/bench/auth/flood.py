@@ -18,7 +18,7 @@ from statistics import median
 from scapy.layers.l2 import Ether
 
 from labkit.bench import candidates
-from labkit.bench.auth import attacks, drops
+from labkit.bench.auth import attacks
 from labkit.bench.auth.attacks import Side
 from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
 from labkit.cluster import observe
@@ -154,7 +154,7 @@ def _flooder(lab: Lab) -> Iterator[_Flooder]:
 
 def _flood(lab: Lab, flow: Flow, flooder: _Flooder, frames: list[bytes], number: int) -> Document:
     last = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in (SOURCE, TARGET)}
-    before = drops.read(lab, TARGET)
+    before = attacks.read_drops(lab, TARGET)
     ratios, fed, took, busy = [], 0, 0.0, 0.0
     for _ in range(number):
         quiet = _window(flow)
@@ -170,7 +170,7 @@ def _flood(lab: Lab, flow: Flow, flooder: _Flooder, frames: list[bytes], number:
         "ns_per_packet": busy / fed * 1e9,
         "goodput_ratio": median(ratios),
         "changed_evs": len(changes),
-        "drops": drops.grown(before, drops.read(lab, TARGET)),
+        "drops": attacks.grown_drops(before, attacks.read_drops(lab, TARGET)),
     }
 
 

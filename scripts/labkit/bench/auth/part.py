@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from labkit.bench import candidates, packet_sender, pairs
-from labkit.bench.auth import attacks, drops
+from labkit.bench.auth import attacks
 from labkit.bench.auth.attacks import Attack, Side
 from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
 from labkit.cluster import observe
@@ -76,7 +76,7 @@ def _attack_all(lab: Lab, seconds: float) -> Iterator[Document]:
 
 def _attack(lab: Lab, flow: Flow, attack: Attack, seconds: float) -> Document:
     last = {h: max((e["id"] for e in observe.events(lab, h)), default=0) for h in (SOURCE, TARGET)}
-    dropped = {h: drops.read(lab, h) for h in (SOURCE, TARGET)}
+    dropped = {h: attacks.read_drops(lab, h) for h in (SOURCE, TARGET)}
     ratios, sent = [], 0
     with _sender(lab, attack) as sender, _listening(lab) as delivered:
         left = seconds
@@ -95,7 +95,7 @@ def _attack(lab: Lab, flow: Flow, attack: Attack, seconds: float) -> Document:
         "goodput_ratio": median(b / a if a else 0.0 for a, b in ratios),
         "changed_evs": len(changes),
         "delivered": arrived,
-        "drops": {h: drops.grown(dropped[h], drops.read(lab, h)) for h in dropped},
+        "drops": {h: attacks.grown_drops(dropped[h], attacks.read_drops(lab, h)) for h in dropped},
         "works_when_off": attack.works_when_off,
     }
 

@@ -10,7 +10,6 @@ loss      loss of a flow of ten seconds over a lossy path
 holes     the gap in a flow's goodput: mrcd, MPTCP, the kernel's seg6 multipath route
 pauses    pauses of the machine's CPUs
 mptcp     MPTCP with one subflow per plane
-text      pure: the document → tables
-picture   pure: the document → strips.Picture
+report    pure: the document → tables, and a picture
 part      the part `failover`
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Runs the part in a lab of the default shape: with short hold-downs for many faults, then with the defaults."""
 
-from labkit.bench.failover import events, flapping, holes, loss, mptcp, picture, stats, text
+from labkit.bench.failover import events, flapping, holes, loss, mptcp, report, stats
 from labkit.bench.failover.kinds import BY_NAME, KINDS
 from labkit.bench.part import Options, Part, requirement
 from labkit.cluster import observe
@@ -102,4 +102,4 @@ def requirements(document: Document) -> list[Document]:
     return found
 
 
-PART = Part("failover", measure, text.lines, picture.picture)
+PART = Part("failover", measure, report.lines, report.picture)

@@ -7,8 +7,7 @@ course    one or several flows and the faults under them, in bins of 10 ms
 planes    experiments 19b and 9b: planes leave and return
 lossy     experiments 12/13 and 16: an EV, or every path, drops packets
 medians   pure: several runs → one document
-text      pure: the document → lines
-picture   pure: the document → panels.Picture
+report    pure: the document → lines, and a picture
 part      the part `paper`
 data/     the paper's points
 """

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from labkit.bench.paper import course, lossy, medians, picture, planes, text
+from labkit.bench.paper import course, lossy, medians, planes, report
 from labkit.bench.part import Options, Part, requirement
 from labkit.cluster.api import Lab
 from labkit.cluster.fabric import Parameters
@@ -143,4 +143,4 @@ def _of(d: Document) -> str:
     return f"medians of {d['rounds']} runs" if d["rounds"] > 1 else "one run"
 
 
-PART = Part("paper", measure, text.lines, picture.picture)
+PART = Part("paper", measure, report.lines, report.picture)

@@ -4,9 +4,8 @@
 import time
 from collections.abc import Callable
 
-from labkit.bench.part import Options, Part, requirement
-from labkit.bench.scale import control, picture, probe, t1_failure
-from labkit.bench.scale.bounds import DAEMON_BYTES, IDLE_RATIO, KERNEL_BYTES, LOOK_S, PATHS_S, SCRAPE_S, START_S
+from labkit.bench.part import Options, Part
+from labkit.bench.scale import control, probe, report, t1_failure
 from labkit.cluster import emulated_peers
 from labkit.cluster.api import Lab
 from labkit.cluster.emulated_peers import EmulatedPeers
@@ -14,7 +13,6 @@ from labkit.cluster.observe import Document
 from labkit.entry import progress
 from mrcd.config import cluster_file
 from mrcd.ctl.client import Client
-from mrcd.ctl.terminal.render import Column, table
 from mrcd.errors import MachineError
 from mrcd.fabric import topology
 
@@ -25,14 +23,13 @@ PER_PEER_S = 100  # packets per second to each busy peer
 _IDLE_S, _SHORT_IDLE_S, _BUSY_S = 75.0, 38.0, 10.0  # idle probes reach all 4,096 peers in 35 s
 _WARM_UP_S = 5.0
 _HEARD_S = 90.0
-_MB, _MS = 1e6, 1e3
 
 
 def measure(lab: Lab, options: Options) -> Document:
     """Measures size by size. The requirements apply to the last."""
     sizes = options.peers or (SIZES if options.full else SHORT_SIZES)
     runs = [_run(lab, peers, idle_s(peers, options.full)) for peers in sizes]
-    return {"runs": runs, "requirements": requirements(runs[-1])}
+    return {"runs": runs, "requirements": report.requirements(runs[-1])}
 
 
 def idle_s(peers: int, full: bool) -> float:
@@ -149,95 +146,4 @@ def _own(series: dict[str, float], before: dict[str, float] | None = None) -> Do
     return {"tick": {"count": count, "mean_s": mean_s, "longest_s": series["mrc_tick_longest_seconds"]}}
 
 
-def requirements(run: Document) -> list[Document]:
-    """Returns the requirements of a cluster with a million EVs. Pure."""
-    at = f"at {run['evs']:,} EVs"
-    tick, look = run["own"]["tick"]["mean_s"], run["look_s"]
-    daemon, kernel, idle = run["memory"]["own_bytes"], run["kernel_bytes"], run["idle_cpu_ratio"]
-    slowest = max(run["start_s"], run["restart_s"])
-    scrape, paths = (run["answers"][name]["s"] for name in ("scrape", "paths_of_a_peer"))
-    bounds = (
-        (
-            f"a tick with its check of all peers takes {_ms(LOOK_S)} at most",
-            tick is not None and max(tick, look) <= LOOK_S,
-            f"{_ms(tick)}, mean; {_ms(look)} to check each peer",
-        ),
-        (f"the daemon's memory is {DAEMON_BYTES / _MB:g} MB at most", daemon <= DAEMON_BYTES, _own_memory(run)),
-        (f"kernel tables are {KERNEL_BYTES / _MB:g} MB at most", kernel <= KERNEL_BYTES, f"{kernel / _MB:.1f} MB"),
-        (f"a start takes {START_S:g} s at most", slowest <= START_S, _starts(run)),
-        (f"idle, it takes {IDLE_RATIO:.0%} of a core at most", idle <= IDLE_RATIO, f"{idle:.2%}"),
-        (f"a scrape takes {SCRAPE_S:g} s at most", scrape <= SCRAPE_S, f"{scrape:.2f} s"),
-        (f"`paths --peer` takes {PATHS_S * _MS:g} ms at most", paths <= PATHS_S, _ms(paths)),
-    )
-    found = [requirement(f"{words}, {at}", met, measured) for words, met, measured in bounds]
-    found += t1_failure.requirements(run["t1_failure"], run["peers"]) if "t1_failure" in run else []
-    return found + control.requirements(run["control"])
-
-
-def _starts(run: Document) -> str:
-    return f"{run['start_s']:.1f} s, again {run['restart_s']:.1f} s"
-
-
-def _own_memory(run: Document) -> str:
-    own, total = (run["memory"][f"{of}_bytes"] / _MB for of in ("own", "pss"))
-    return f"{own:.0f} MB: its proportional set size, {total:.0f} MB, without the mapped kernel tables"
-
-
-def _ms(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * _MS:.1f} ms"
-
-
-def lines(document: Document) -> list[str]:
-    """Returns a table of memory and work, and a table of answer times."""
-    headings = (
-        "EVS",
-        "KERNEL MB",
-        "DAEMON MB",
-        "START s",
-        "AGAIN s",
-        "LOOK ms",
-        "TICK ms",
-        "LONGEST ms",
-        "IDLE %",
-    )
-    rows = []
-    for r in document["runs"]:
-        rows.append(
-            [
-                str(r["peers"]),
-                f"{r['evs']:,}",
-                *(f"{n / _MB:.1f}" for n in (r["kernel_bytes"], r["memory"]["own_bytes"])),
-                *(f"{r[k]:.1f}" for k in ("start_s", "restart_s")),
-                *(f"{n * _MS:.1f}" for n in (r["look_s"], r["own"]["tick"]["mean_s"] or 0)),
-                f"{r['own_after_all']['tick']['longest_s'] * _MS:.1f}",
-                f"{r['idle_cpu_ratio']:.2%}",
-                f"{r['busy_cpu_ratio']:.1%} ({r['busy_peers']})",
-            ]
-        )
-    found = [
-        "One host among peers of 256 EVs each, all GOOD; a program emulates them, and answers probes within the call",
-        "that sends them, so that this is counted too. LOOK: one check of all peers' state and losses; TICK: a",
-        "tick of the daemon, with that check, mean; LONGEST: the longest tick; IDLE, BUSY: of a core; BUSY: UDP to",
-        "that many peers. KERNEL: the kernel's accounting of the daemon's maps; DAEMON: its proportional",
-        "set size without the mapped part of these",
-        *table([Column("PEERS"), *(Column(h, True) for h in (*headings, "BUSY %"))], rows, colour=False),
-        "",
-        "Seconds to answer: medians of three, the start of mrcctl included",
-    ]
-    names = ("scrape", "status", "peers", "paths_of_a_peer", "paths_not_good", "paths")
-    rows = [
-        [str(r["peers"]), *(f"{r['answers'][n]['s']:.2f}" if n in r["answers"] else "–" for n in names)]
-        for r in document["runs"]
-    ]
-    columns = ("SCRAPE", "status", "peers", "paths --peer", "paths --state", "paths")
-    found += table([Column("PEERS"), *(Column(h, True) for h in columns)], rows, colour=False)
-    found += ["", "Seconds to reload, the start of mrcctl included"]
-    rows = [[str(r["peers"]), *(f"{r['reload'][n]['s']:.2f}" for n in _RELOADS)] for r in document["runs"]]
-    reloads = ("NOTHING NEW", "A SETTING", "64 HOSTS LESS", "64 HOSTS MORE")
-    found += table([Column("PEERS"), *(Column(h, True) for h in reloads)], rows, colour=False)
-    return [*found, "", *control.lines(document["runs"][-1]["control"])]
-
-
-_RELOADS = ("same", "programs", "fewer", "more")
-
-PART = Part("scale", measure, lines, picture.picture)
+PART = Part("scale", measure, report.lines, report.picture)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labkit.bench.failover.events import FLOW, Pair, Polled, Stage
 from labkit.bench.failover.tables import Bools, Cluster
-from labkit.bench.without_daemons.plan import Step
+from labkit.bench.without_daemons.judge import Step
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from mrcd.errors import MachineError

@@ -11,9 +11,9 @@ from labkit.bench.failover import pauses
 from labkit.bench.failover.events import FLOW, WARM_UP_S, kill_daemons
 from labkit.bench.failover.tables import Cluster
 from labkit.bench.part import Options, Part
-from labkit.bench.without_daemons import judge, picture, text
+from labkit.bench.without_daemons import judge, report
 from labkit.bench.without_daemons.faults import WAYS, Fault, Run
-from labkit.bench.without_daemons.plan import ROUND_S, steps
+from labkit.bench.without_daemons.judge import ROUND_S, steps
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -125,7 +125,7 @@ def _round(run: Run, number: int, planes: int, t1s: int, *, killed: bool, until:
         if time.monotonic() > until:
             return
         fault = run.fault(step, number, killed)
-        progress(f"  {text.said(fault.as_json())}")
+        progress(f"  {report.said(fault.as_json())}")
         yield fault
     run.rest(end - time.monotonic())
 
@@ -139,4 +139,4 @@ def _with_pauses(fault: Fault, cpu_pauses: list[pauses.Pause]) -> Fault:
     return replace(fault, ways=ways)
 
 
-PART = Part("alone", measure, text.lines, picture.picture)
+PART = Part("alone", measure, report.lines, report.picture)
