@@ -7,8 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from mrcd.fleet.source import FileSource, Loaded
 from mrcd.health.events import EventLog
 from mrcd.view.running_file import RUNNING_FILE
 from tests.cluster_files import host
+from tests.unit import simulated_time
 from tests.unit.canned_daemon import Daemon
 from tests.unit.conftest import TestClock
 
@@ -65,7 +64,7 @@ def test_the_run_directory_returns_within_a_second(tmp_path: Path, lost: str | N
             save()
             keeping = asyncio.create_task(keep_run_dir(locked, control.restore, save, events))
             shutil.rmtree(run_dir) if lost is None else (run_dir / lost).unlink()
-            await asyncio.sleep(1)
+            await asyncio.sleep(1)  # simulated
             assert sorted(p.name for p in run_dir.iterdir()) == ["mrcd.lock", "mrcd.sock", RUNNING_FILE]
             assert lock_file.holder(run_dir)
             assert answers(run_dir / "mrcd.sock")
@@ -74,7 +73,7 @@ def test_the_run_directory_returns_within_a_second(tmp_path: Path, lost: str | N
             await control.stop()
         return [e["evidence"]["lost"] for e in await events.after(0, 0)]
 
-    assert asyncio.run(run()) == [lost or f"mrcd.lock, mrcd.sock, {RUNNING_FILE}"]
+    assert simulated_time.run(run()) == [lost or f"mrcd.lock, mrcd.sock, {RUNNING_FILE}"]
 
 
 def test_a_daemon_ends_if_another_one_has_taken_its_directory(tmp_path: Path) -> None:
@@ -84,7 +83,7 @@ def test_a_daemon_ends_if_another_one_has_taken_its_directory(tmp_path: Path) ->
     with RunDir(tmp_path) as first:
         (tmp_path / "mrcd.lock").unlink()
         with RunDir(tmp_path), pytest.raises(lock_file.AlreadyRuns):
-            asyncio.run(keep_run_dir(first, restored, lambda: None, EventLog()))
+            simulated_time.run(keep_run_dir(first, restored, lambda: None, EventLog()))
 
 
 # ---- mrcctl ----
@@ -109,14 +108,14 @@ def test_mrcctl_waits_for_the_socket_of_a_running_daemon(
 
 
 @pytest.mark.usefixtures("locked")
-def test_a_running_daemon_without_a_socket_is_not_called_dead(mrcctl: Callable[..., Result]) -> None:
-    began = time.monotonic()
+def test_a_running_daemon_without_a_socket_is_not_called_dead(mrcctl: Callable[..., Result], clock: TestClock) -> None:
+    began_ns = clock.ns
     for command in (["peers"], ["version"], ["detach", "--force"], ["deny", "plane:1"]):
         result = mrcctl("--timeout", "0.1", *command)
         assert result.exit_code == 2
         assert "is not running" not in result.output
         assert "not answer" in result.output
-    assert time.monotonic() - began < 5
+    assert clock.ns - began_ns < 5 * 10**9
 
 
 def test_a_lost_run_directory_is_no_proof_that_the_daemon_is_dead(run_dir: Path, mrcctl: Callable[..., Result]) -> None:
@@ -151,7 +150,7 @@ class StandIn:
         pass
 
     async def run(self) -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async def restore_socket(self) -> bool:
         return False
@@ -170,11 +169,17 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[RunDir]
         monkeypatch.setattr(f"mrcd.{name}", StandIn)
     text = host(0) + host(1)
     source, loaded = FileSource(tmp_path / "mrcd.toml", tmp_path), Loaded(cluster_file.parse(text), text, None)
-    return lambda run_dir: asyncio.run(main.serve(source, loaded, "h0", run_dir, tmp_path, None))
+    return lambda run_dir: simulated_time.run(main.serve(source, loaded, "h0", run_dir, tmp_path, None))
 
 
-def test_a_signal_ends_the_daemon(served: Callable[[RunDir], None], tmp_path: Path) -> None:
-    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+def test_a_signal_ends_the_daemon(
+    served: Callable[[RunDir], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(_: StandIn) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(StandIn, "run", run)
     with RunDir(tmp_path) as locked:
         served(locked)
 
