@@ -29,7 +29,7 @@ from mrcd.view import paths
 from mrcd.view.workers import Readers
 from tests.unit.arrays import TEXT
 from tests.unit.memory_etcd import MemoryEtcd
-from tests.unit.test_denial_control import Host
+from tests.unit.test_denials import Host
 
 ROUTES = (
     *("version", "status", "peers", "paths", "events", "histograms", "links", "keys", "denials", "deny", "allow"),

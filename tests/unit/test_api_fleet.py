@@ -24,7 +24,7 @@ from mrcd.fleet.keys import Keys, denial_value
 from mrcd.fleet.source import FileSource
 from tests.unit.arrays import TEXT
 from tests.unit.memory_etcd import MemoryEtcd
-from tests.unit.test_denial_control import Host
+from tests.unit.test_denials import Host
 
 KEYS = Keys("/mrcd")
 T1 = targets.parse(["t1:1:2"])

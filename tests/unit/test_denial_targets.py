@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests denials without I/O: targets → EVs, containment of targets, the floor, time, and JSON."""
+"""Tests a denial by itself: its target's EVs, the floor, its time, and the file, which is never half written."""
 
+import errno
 import json
 import math
+import resource
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mrcd import state_dir
 from mrcd.config import cluster_file
 from mrcd.denials import record, targets
 from mrcd.denials.record import Denial
 from mrcd.denials.targets import Standing, Target
-from mrcd.errors import UsageError
+from mrcd.errors import KernelError, UsageError
 from mrcd.fabric import topology
 from tests.cluster_files import host
 from tests.unit.arrays import TEXT
@@ -221,11 +226,6 @@ def test_a_reason_is_one_printable_line() -> None:
 GOOD: dict[str, Any] = record.as_json(Denial(target("link:1:0:2 peer:h1"), 1.5, 9.5, "why", 1000, True, True))
 
 
-def test_denials_survive_json() -> None:
-    for d in (Denial(target("ev:h1:5"), 1.0), record.from_json(GOOD)):
-        assert record.from_json(json.loads(json.dumps(record.as_json(d)))) == d
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -256,3 +256,80 @@ def test_incomplete_json_denials_are_refused() -> None:
             record.from_json({k: v for k, v in GOOD.items() if k != key})
     with pytest.raises(ValueError, match="not an object"):
         record.from_json([])
+
+
+# ---- the file ----
+
+ONE = record.from_json(GOOD)
+TWO = Denial(target("peer:h1 plane:1"), 11.0)
+
+
+def test_written_denials_are_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "for it" / state_dir.DENIALS
+    assert record.read(path) is None
+    for denials in ([ONE, TWO], [TWO], []):
+        record.write(path, denials)
+        assert record.read(path) == denials
+    assert [p.name for p in path.parent.iterdir()] == [state_dir.DENIALS]
+    assert json.loads(path.read_text())["schema_version"] == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 4096,
+        b"\xff\xfe",
+        b"[]",
+        b'{"schema_version": 2, "denials": []}',
+        b'{"schema_version": 1}',
+        b'{"schema_version": 1, "denials": [1]}',
+        b'{"schema_version": 1, "denials": [{"target": ["t1:1:2"]}]}',
+        b"[" * 100_000,
+        b"x" * (5 << 20),
+    ],
+    ids=lambda c: repr(c[:24]),
+)
+def test_an_invalid_file_is_reported_and_renamed(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / state_dir.DENIALS
+    path.write_bytes(content)
+    with pytest.raises(record.Unreadable, match=str(path)):
+        record.read(path)
+    kept = state_dir.set_aside(path)
+    assert kept.read_bytes() == content
+    assert record.read(path) is None
+    record.write(path, [ONE])
+    assert kept.read_bytes() == content
+
+
+def test_a_directory_instead_of_the_file_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / state_dir.DENIALS
+    path.mkdir()
+    with pytest.raises(record.Unreadable, match="Is a directory"):
+        record.read(path)
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    """The kernel refuses half-way through: no file may grow beyond 100 bytes."""
+    path = tmp_path / state_dir.DENIALS
+    record.write(path, [TWO])
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(KernelError) as e:
+            record.write(path, [ONE, TWO])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert e.value.errno == errno.EFBIG
+    assert str(path) in str(e.value)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == [state_dir.DENIALS]
+
+
+def test_the_path_of_the_denials_file() -> None:
+    assert state_dir.directory(Path("/run/mrcd")) == Path("/var/lib/mrcd")
+    assert state_dir.directory(Path("/run/other")) == Path("/run/other")
+    assert state_dir.directory(Path("/run/other"), Path("/x")) == Path("/x")

@@ -1,28 +1,37 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests denials over emulated tables and programs, with clocks set by the test."""
+"""Tests denials of a host, of its fleet and by the API, over emulated tables and programs, with clocks of the test."""
 
 import asyncio
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from aiohttp import web
 
 from mrcd import state_dir
+from mrcd.api.denials import DenialsApi
+from mrcd.api.server import errors
 from mrcd.config import cluster_file
+from mrcd.ctl.client import Client, Json
 from mrcd.daemon import write_tables
 from mrcd.denials import record, targets
 from mrcd.denials.deny_and_allow import DenialControl
 from mrcd.denials.enforcement import Document
+from mrcd.denials.record import Denial
+from mrcd.denials.targets import Target
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from mrcd.health.monitor import Monitor
 from mrcd.kernel import abi, pinned
 from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.enums import EvState
+from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.paths import in_flight
+from tests.unit import simulated_time
 from tests.unit.arrays import TEXT
 from tests.unit.emulated_programs import Bench
 
@@ -47,7 +56,7 @@ class Host:
         return cast(pinned.Tables, self.bench.arrays)
 
     def run(self, what: Any) -> Any:
-        return asyncio.run(what)
+        return simulated_time.run(what)
 
     def deny(self, text: str, **how: Any) -> Document:
         found: Document = self.run(self.control.deny(targets.parse(text.split()), **how))
@@ -117,15 +126,6 @@ def test_deny_again_changes_nothing_but_what_is_new(host: Host) -> None:
     assert host.control.brief()[0]["until"] is None
     host.later(1e6)
     assert host.targets == ["plane:1"]
-
-
-def test_deny_again_keeps_the_end_although_the_wall_clock_was_set(host: Host) -> None:
-    host.deny("plane:1", for_s=600)
-    host.wall -= 86_400
-    host.deny("plane:1")
-    assert host.control.brief()[0]["remaining_s"] == 600
-    host.later(601)
-    assert host.targets == []
 
 
 def test_allow_of_what_is_not_denied_explains(host: Host) -> None:
@@ -231,9 +231,12 @@ def test_a_denial_ends_by_itself(host: Host) -> None:
 def test_a_changed_wall_clock_does_not_change_the_end_of_a_denial(host: Host) -> None:
     host.deny("t1:1:2", for_s=60)
     host.wall += 86_400
-    host.later(59)
-    assert host.denied() == {6}
+    host.later(20)
     host.wall -= 10 * 86_400
+    host.deny("t1:1:2")
+    assert host.control.brief()[0]["remaining_s"] == 40
+    host.later(39)
+    assert host.denied() == {6}
     host.later(2)
     assert host.denied() == set()
 
@@ -242,17 +245,14 @@ def test_the_task_ends_a_denial(host: Host) -> None:
     async def scenario() -> None:
         task = asyncio.create_task(host.control.run())
         await asyncio.sleep(0)  # it waits, without an end
-        host.clock = 500.0
-        await host.control.deny(targets.parse(["t1:1:2"]), for_s=0.02)
-        host.clock += 1
-        for _ in range(200):
-            if not host.denied():
-                break
-            await asyncio.sleep(0.005)
+        await host.control.deny(targets.parse(["t1:1:2"]), for_s=60)
+        await asyncio.sleep(59)  # simulated
+        assert host.denied() == {6}
+        host.clock += 60
+        await asyncio.sleep(2)
         task.cancel()
 
     host.run(scenario())
-    assert host.denied() == set()
 
 
 # ---- restarts ----
@@ -325,28 +325,6 @@ def test_an_ev_denied_before_the_first_file_stays_denied(host: Host) -> None:
 # ---- a disk that is full ----
 
 
-def test_nothing_is_empty_while_a_reload_selects_the_evs(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> list[Document]:
-        selected = asyncio.Event()
-
-        async def wait(*_: Any) -> list[tuple[int, int]]:
-            await selected.wait()
-            return []
-
-        monkeypatch.setattr("mrcd.denials.enforcement.asyncio.to_thread", wait)
-        reload = asyncio.create_task(host.control.use_paths(host.bench.plan, host.tables, host.bench.monitor))
-        await asyncio.sleep(0)
-        found = host.control.document()["denials"]
-        selected.set()
-        await reload
-        return [*found, *host.control.document()["denials"]]
-
-    host.deny("t1:1:2 peer:h2")
-    during, after = host.run(run())
-    assert (during["empty"], during["lost_packets"]) == (False, None)
-    assert (after["empty"], after["lost_packets"]) == (True, 0)
-
-
 @pytest.fixture
 def full(host: Host, tmp_path: Path) -> Callable[[bool], None]:
     """There is a file where the directory should be: the kernel refuses that to root too."""
@@ -381,6 +359,28 @@ def test_a_denial_that_cannot_be_written_is_in_force_with_a_warning(host: Host, 
 # ---- what is in flight ----
 
 
+def test_nothing_is_empty_while_a_reload_selects_the_evs(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> list[Document]:
+        selected = asyncio.Event()
+
+        async def wait(*_: Any) -> list[tuple[int, int]]:
+            await selected.wait()
+            return []
+
+        monkeypatch.setattr("mrcd.denials.enforcement.asyncio.to_thread", wait)
+        reload = asyncio.create_task(host.control.use_paths(host.bench.plan, host.tables, host.bench.monitor))
+        await asyncio.sleep(0)
+        found = host.control.document()["denials"]
+        selected.set()
+        await reload
+        return [*found, *host.control.document()["denials"]]
+
+    host.deny("t1:1:2 peer:h2")
+    during, after = host.run(run())
+    assert (during["empty"], during["lost_packets"]) == (False, None)
+    assert (after["empty"], after["lost_packets"]) == (True, 0)
+
+
 def test_in_flight() -> None:
     evs, path_stats = np.zeros(6, abi.EV), np.zeros(6, abi.PATH_STATS)
     path_stats["generation"] = [1, 1, 1, 0, 0, 1]
@@ -410,3 +410,238 @@ def test_an_ev_is_empty_when_all_its_packets_are_accounted_for(host: Host) -> No
     assert now() == (False, 3, 0)
     arrays.path_stats["deficit"][1, 6] += 3
     assert now() == (True, 0, 3)
+
+
+# ---- fleet-wide denials ----
+
+
+def target(text: str) -> Target:
+    return targets.parse(text.split())
+
+
+def follow(host: Host, *texts: str, **more: Any) -> Mapping[Target, str]:
+    """Has these fleet-wide denials in force, and returns the refused ones."""
+    wanted = {target(t): Denial(target(t), host.wall, **({"host": "h9"} | more)) for t in texts}
+    found: dict[Denial, str] = host.run(host.control.use_fleet_wide(wanted))
+    return {d.target: why for d, why in found.items()}
+
+
+def traffic(host: Host) -> dict[str, Any]:
+    """Returns what the host reports about the first denial."""
+    found: list[dict[str, Any]] = host.run(host.control.fleet_traffic())
+    return found[0]
+
+
+def of_whom(host: Host) -> list[tuple[str, str | None]]:
+    """Returns the targets of all denials in force, with the hosts on which fleet-wide ones were asked for."""
+    return [(d["target"], d["host"]) for d in host.control.document()["denials"]]
+
+
+def test_exactly_the_fleet_wide_denials_are_in_force(host: Host) -> None:
+    assert not follow(host, "t1:1:2", reason="fan", uid=7)
+    assert not follow(host, "t1:1:2", reason="fan", uid=7)  # is told once
+    assert host.denied() == {6}
+    (said,) = host.control.document()["denials"]
+    assert (said["target"], said["reason"], said["uid"], said["host"]) == ("t1:1:2", "fan", 7, "h9")
+    assert not follow(host, "t1:1:1")
+    assert (host.denied(), host.targets) == ({5}, ["t1:1:1"])
+    assert not follow(host)
+    assert host.denied() == set()
+    assert host.told() == ["deny", "allow", "deny", "allow"]
+
+
+def test_fleet_wide_denials_survive_a_restart(host: Host) -> None:
+    follow(host, "t1:1:2", until=host.wall + 60)
+    host.again()
+    assert host.denied() == {6}
+    assert traffic(host)["target"] == "t1:1:2"
+    host.later(61)
+    assert (host.denied(), host.told()) == (set(), ["deny", "restored", "expired"])
+    follow(host, "t1:1:2", until=host.wall - 1)  # etcd forgets it later than the host
+    assert host.denied() == set()
+
+
+def test_fleet_wide_denials_and_the_host_s_own_end_apart(host: Host) -> None:
+    host.deny("t1:1:2")
+    follow(host, "t1:1:2")
+    assert host.targets == ["t1:1:2", "t1:1:2"]
+    answer = host.allow("t1:1:2")
+    assert (answer["ended"], answer["denied_by"], host.denied()) == (["t1:1:2"], ["t1:1:2"], {6})
+    assert "`mrcctl fleet allow t1:1:2`" in answer["message"]
+    answer = host.allow()
+    assert host.denied() == {6}
+    host.deny("t1:1:2")
+    follow(host)
+    assert host.denied() == {6}
+    assert host.control.document()["denials"][0]["lost_packets"] == 0
+    host.allow()
+    assert host.denied() == set()
+
+
+def test_a_host_refuses_what_it_would_refuse_its_own_administrator(host: Host) -> None:
+    evs = host.bench.arrays.evs
+    evs["state"][evs["configured"] != 0] = EvState.GOOD
+    assert "too few usable EVs would be left, for h1" in follow(host, "plane:0", "plane:1")[target("plane:1")]
+    assert host.targets == ["plane:0"]
+    assert "no plane 9" in follow(host, "plane:0", "plane:9")[target("plane:9")]
+    assert host.run(host.control.refusal(Denial(target("plane:1"), 0, forced=True))) is None
+    assert not follow(host, "plane:0", "plane:1", forced=True)
+    assert host.denied() == set(range(8))
+
+
+def test_the_paths_to_this_host_are_those_of_others(host: Host) -> None:
+    assert not follow(host, "peer:h0")
+    assert (host.denied(), traffic(host)["empty"]) == (set(), True)
+
+
+def test_the_traffic_of_fleet_wide_denials_is_reported(host: Host) -> None:
+    follow(host, "t1:1:2")
+    assert traffic(host)["evs"] == 2
+    assert set(traffic(host)) == {
+        *("target", "since", "evs", "in_flight_packets", "unreported_evs", "empty", "lost_packets"),
+    }
+
+
+def test_a_refused_denial_comes_into_force_when_it_can(host: Host) -> None:
+    evs = host.bench.arrays.evs
+    evs["state"][evs["configured"] != 0] = EvState.GOOD
+    host.deny("plane:0")
+    assert follow(host, "plane:1")
+    host.allow()
+    evs["state"][evs["configured"] != 0] = EvState.GOOD
+    assert not follow(host, "plane:1")
+    assert host.denied() == {4, 5, 6, 7}
+    assert np.count_nonzero(evs["state"] == EvState.DENIED) == 9
+
+
+# ---- tables that refuse, and daemons that die ----
+
+
+@pytest.fixture
+def refusing(host: Host, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Has the tables refuse every change, or take it again."""
+    set_state = host.bench.programs.set_state
+
+    def refuse(*_: Any) -> bool:
+        raise MachineError("run a program: Cannot allocate memory (ENOMEM)")
+
+    return lambda on: monkeypatch.setattr(host.bench.programs, "set_state", refuse if on else set_state)
+
+
+def test_a_denial_that_the_tables_refuse_is_pending_until_it_is_there(
+    host: Host, refusing: Callable[[bool], None]
+) -> None:
+    refusing(True)
+    with pytest.raises(MachineError):
+        follow(host, "t1:1:2")
+    assert host.control.is_pending
+    refusing(False)
+    follow(host, "t1:1:2")
+    assert (host.denied(), traffic(host)["empty"], host.control.is_pending) == ({6}, True, False)
+    refusing(True)
+    with pytest.raises(MachineError):
+        follow(host)
+    assert host.control.is_pending
+    refusing(False)
+    host.later(1)
+    assert (host.denied(), host.control.is_pending, host.run(host.control.fleet_traffic())) == (set(), False, [])
+
+
+@pytest.mark.parametrize("end", [follow, lambda host: host.later(61)], ids=["ended", "expired"])
+def test_a_daemon_that_dies_within_a_change_leaves_a_record_of_it(
+    host: Host, refusing: Callable[[bool], None], end: Callable[[Host], Any]
+) -> None:
+    refusing(True)
+    with pytest.raises(MachineError):
+        follow(host, "t1:1:2", until=host.wall + 60)
+    refusing(False)
+    host.again()
+    assert (host.denied(), of_whom(host)) == ({6}, [("t1:1:2", "h9")])
+    refusing(True)
+    with pytest.raises(MachineError):
+        end(host)
+    refusing(False)
+    host.again()
+    follow(host)
+    assert (host.denied(), of_whom(host)) == (set(), [])
+
+
+def test_an_own_denial_whose_end_the_tables_refuse_is_on_record(host: Host, refusing: Callable[[bool], None]) -> None:
+    host.deny("t1:1:2", reason="fan")
+    refusing(True)
+    with pytest.raises(MachineError):
+        host.allow("t1:1:2")
+    refusing(False)
+    host.again()
+    assert [d["reason"] for d in host.control.document()["denials"]] == ["fan"]
+
+
+# ---- the API, over a unix socket ----
+
+
+def asked(host: Host, directory: Path, *requests: Callable[[Client], Json]) -> list[Json]:
+    """Returns the answers to the requests, one after the other; errors too."""
+
+    def ask(request: Callable[[Client], Json]) -> Json:
+        try:
+            return request(Client(directory, 5))
+        except UsageError as e:
+            return e
+
+    async def scenario() -> list[Json]:
+        app = web.Application(middlewares=[errors])
+        app.add_routes(DenialsApi(host.control).routes())
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.UnixSite(runner, str(directory / "mrcd.sock")).start()
+        try:
+            return [await asyncio.to_thread(ask, r) for r in requests]
+        finally:
+            await runner.cleanup()
+
+    found: list[Json] = asyncio.run(scenario())
+    return found
+
+
+def test_requests_to_drain_and_allow(host: Host, tmp_path: Path) -> None:
+    body = {"target": ["t1:1:2"], "peer": "h3", "for": "30m", "reason": "fan", "drain": True}
+    deny, denials, allow, none = asked(
+        host,
+        tmp_path,
+        lambda c: c.post("/v1/deny", body),
+        lambda c: c.get("/v1/denials"),
+        lambda c: c.post("/v1/allow", {"plane": 1}),
+        lambda c: c.post("/v1/allow", {"all": True}),
+    )
+    assert (deny["target"], deny["changed"], deny["schema_version"]) == ("t1:1:2 peer:h3", 1, SCHEMA_VERSION)
+    (denial,) = denials["denials"]
+    assert (denial["uid"], denial["reason"], denial["action"]) == (os.getuid(), "fan", "drain")
+    assert denial["remaining_s"] == 1800
+    assert (allow["ended"], allow["changed"]) == (["t1:1:2 peer:h3"], 1)
+    assert none["message"] == "nothing is denied"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ([], "not a JSON object"),
+        ({}, "the target is missing"),
+        ({"target": "t1:1:2"}, "must be a list of strings"),
+        ({"target": [1]}, "must be a list of strings"),
+        ({"target": ["t1"]}, "is not a target"),
+        ({"peer": 1}, "peer must be text"),
+        ({"plane": "1"}, "plane must be a number"),
+        ({"plane": True}, "plane must be a number"),
+        ({"plane": -1}, "is not a target"),
+        ({"plane": 1, "for": 30}, "for must be text"),
+        ({"plane": 1, "for": "9" * 5000 + "d"}, "is not a duration"),
+        ({"plane": 1, "reason": "x\n"}, "one line"),
+        ({"plane": 1, "force": "no"}, "true or false"),
+    ],
+    ids=lambda x: str(x)[:40],
+)
+def test_invalid_requests_of_a_denial_are_refused(host: Host, tmp_path: Path, body: Any, message: str) -> None:
+    (answer,) = asked(host, tmp_path, lambda c: c.post("/v1/deny", body))
+    assert isinstance(answer, UsageError)
+    assert message in str(answer)
+    assert (host.denied(), host.targets) == (set(), [])
