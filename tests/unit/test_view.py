@@ -3,7 +3,6 @@
 
 import json
 import os
-import time
 from collections import Counter
 from pathlib import Path
 from statistics import median
@@ -27,6 +26,13 @@ from mrcd.view import paths, running_file
 from tests.unit.arrays import TEXT, Arrays
 
 S = 10**9
+NOW_NS = 10**6 * S
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stops the clock that documents read."""
+    monkeypatch.setattr("time.monotonic_ns", lambda: NOW_NS)
 
 
 SENT = {"state": EvState.GOOD, "reason": Reason.HEALED, "skip_reason": Reason.CONGESTED, "flaps": 3}
@@ -42,11 +48,8 @@ class Host(Arrays):
         self.plan = topology.plan(cluster_file.parse(TEXT), "h0")
         write_tables.write_peers(cast(pinned.Tables, self), self.plan, lambda row: None)
         self.view = view.View(cast(pinned.Tables, self), self.plan, [], Path("/nowhere"))
-        self.now = time.monotonic_ns()
-        for table, fields in (
-            (self.evs, SENT),
-            (self.path_stats, ARRIVED),
-        ):
+        self.now = NOW_NS
+        for table, fields in ((self.evs, SENT), (self.path_stats, ARRIVED)):
             for name, value in fields.items():
                 table[name][1, 5] = value
 
@@ -63,6 +66,10 @@ def test_a_path_s_packets() -> None:
     assert (p["tx_packets"], p["rx_packets"], p["lost_packets"], p["loss_ratio"]) == (1000, 891, 9, 0.01)
     assert (p["rtt_ns"], p["ce_packets"], p["skips"], p["flaps"]) == (30_000, 6, 7, 3)
     assert (p["last_tx_s"], p["since_s"]) == (None, None)
+    assert Host().path(last_tx_ns=NOW_NS - 2 * S)["last_tx_s"] == 2
+    # The programs write while this reads: losses never exceed judged packets.
+    p = Host().path(judged=3)
+    assert (p["lost_packets"], p["rx_packets"]) == (3, 0)
 
 
 def test_a_skipped_ev_has_its_own_start_time() -> None:
@@ -70,7 +77,7 @@ def test_a_skipped_ev_has_its_own_start_time() -> None:
     host.path_stats["lag_ns"][1, 5] = host.now - 2 * S
     known = {"state_since_ns": host.now - 90 * S}
     for state, ago_s in ((EvState.GOOD, 90), (EvState.SKIP, 2), (EvState.DENIED, 90)):
-        assert host.path(state=state, **known)["since_s"] == pytest.approx(ago_s, abs=1)
+        assert host.path(state=state, **known)["since_s"] == ago_s
     host.path_stats["lag_ns"][1, 5] = 0  # a congested one
     assert host.path(state=EvState.SKIP)["since_s"] is None
 
@@ -90,28 +97,23 @@ def test_unknown_hosts_are_found(before: dict[int, str], replaced_hosts: set[int
     assert running_file.replaced_hosts(before, Host().plan) == replaced_hosts
 
 
-def test_an_unknown_peer_is_an_error() -> None:
-    with pytest.raises(UsageError, match="there is no peer 'h9'") as error:
-        Host().view.paths(peer="h9")
-    assert error.value.hint == "peers: h1, h2, h3"
-
-
-def test_an_unknown_plane_is_an_error() -> None:
-    last = max(p["plane"] for p in Host().view.paths())
-    with pytest.raises(UsageError, match=f"there is no plane {last + 1}") as error:
-        Host().view.paths(plane=last + 1)
-    assert error.value.hint == f"planes: 0 to {last}"
+@pytest.mark.parametrize(
+    ("wanted", "message", "hint"),
+    [
+        ({"peer": "h9"}, "there is no peer 'h9'", "peers: h1, h2, h3"),
+        ({"plane": 2}, "there is no plane 2", "planes: 0 to 1"),
+    ],
+)
+def test_an_unknown_peer_or_plane_is_an_error(wanted: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        Host().view.paths(**wanted)
+    assert error.value.hint == hint
 
 
 def test_hops_only_where_they_are_asked_for() -> None:
     view = Host().view
     assert "hops" not in view.paths()[0]
     assert [h["kind"] for h in view.paths(peer="h1", decode=True)[0]["hops"]] == ["t0", "t1", "t0", "host"]
-
-
-def test_when_it_was_used_last() -> None:
-    h = Host()
-    assert h.path(last_tx_ns=h.now - 2 * S)["last_tx_s"] == pytest.approx(2, abs=0.5)
 
 
 def test_the_reason_is_that_of_the_state() -> None:
@@ -125,7 +127,7 @@ def test_the_next_probe() -> None:
     h = Host()
     assert h.path(probe_after_ns=0)["next_probe_s"] is None  # in use: in its turn
     for state in (EvState.ASSUMED_BAD, EvState.UNKNOWN, EvState.DENIED):
-        assert h.path(state=state, probe_after_ns=h.now + 60 * S)["next_probe_s"] == pytest.approx(60, abs=1)
+        assert h.path(state=state, probe_after_ns=h.now + 60 * S)["next_probe_s"] == 60
     assert h.path(probe_after_ns=1)["next_probe_s"] == 0
 
 
@@ -133,16 +135,15 @@ def test_the_hold_down_that_is_left() -> None:
     h = Host()
     known = {"state_since_ns": h.now - 60 * S, "loss_ns": h.now - S, "good": 4}
     assert h.path(**known)["hold_down_s"] is None  # the EV is in use
-    assert h.path(state=EvState.ASSUMED_BAD)["hold_down_s"] == pytest.approx(3, abs=0.5)  # the third flap: 4 s
+    assert h.path(state=EvState.ASSUMED_BAD)["hold_down_s"] == 3  # the third flap: 4 s
     assert h.path(loss_ns=h.now - 60 * S)["hold_down_s"] == 0
-    assert h.path(state_since_ns=h.now - 2 * S)["hold_down_s"] == pytest.approx(2, abs=0.5)
+    assert h.path(state_since_ns=h.now - 2 * S)["hold_down_s"] == 2
     assert h.path(good=0)["hold_down_s"] == 4  # it does not decrease
-    assert h.path(lag_ns=h.now)["hold_down_s"] == pytest.approx(2, abs=0.5)  # what is missing may be late
+    assert h.path(lag_ns=h.now)["hold_down_s"] == 2  # what is missing may be late
 
 
 def test_the_weight_is_a_share() -> None:
-    h = Host()
-    assert [h.path(weight=w)["weight"] for w in (1, 2, 4, 8)] == [0.125, 0.25, 0.5, 1.0]
+    assert [Host().path(weight=w)["weight"] for w in (1, 2, 4, 8)] == [0.125, 0.25, 0.5, 1.0]
 
 
 def test_usable_evs_are_bits_by_ev() -> None:
@@ -156,11 +157,6 @@ def test_usable_evs_are_bits_by_ev() -> None:
     assert next(p for p in h.view.peers() if p["peer"] == "h1")["usable_evs"] == 1
 
 
-def test_a_peer_sums_up_its_evs() -> None:
-    p = next(p for p in Host().view.peers() if p["peer"] == "h1")
-    assert (p["tx_packets"], p["rx_packets"], p["lost_packets"], p["rtt_ns"]) == (1000, 891, 9, 30_000)
-
-
 def test_a_failed_path_has_no_round_trip() -> None:
     h = Host()
     assert h.path(state=EvState.DENIED)["rtt_ns"] == 30_000
@@ -172,7 +168,7 @@ def test_the_age_of_the_states_is_that_of_the_last_tick() -> None:
     h = Host()
     assert h.view.tick_age_s() is None
     h.clock["began_ns"] = h.now - 5 * S
-    assert h.view.tick_age_s() == pytest.approx(5, abs=1)
+    assert h.view.tick_age_s() == 5
 
 
 def test_a_peer_names_its_refused_packets() -> None:
@@ -225,13 +221,6 @@ def test_a_plane_without_usable_evs_shows_it_although_its_link_is_up() -> None:
         {"usable_evs": 0, "evs": 9},
         {"usable_evs": 8, "evs": 8},
     ]
-
-
-def test_losses_never_exceed_judged_packets() -> None:
-    """The programs write while this reads."""
-    h = Host()
-    h.path_stats["judged"][1, 5] = 3
-    assert (h.path()["lost_packets"], h.path()["rx_packets"]) == (3, 0)
 
 
 @pytest.mark.parametrize("make", ["link", "pipe", "nothing", "words"])
@@ -288,7 +277,7 @@ def test_the_diagnosis_is_a_document_per_cause() -> None:
     host.evs["state_since_ns"][[1, 3], 6] = host.now - 60 * S
     (cause,) = json.loads(json.dumps(host.view.diagnosis()))
     assert (cause["cause"], cause["target"], cause["severity"], cause["evs"]) == ("t1", "t1:1:2", "critical", 2)
-    assert cause["since_s"] == pytest.approx(60, abs=2)
+    assert cause["since_s"] == 60
 
 
 def test_how_flows_are_received(monkeypatch: pytest.MonkeyPatch) -> None:
