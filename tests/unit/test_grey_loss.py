@@ -115,14 +115,20 @@ def test_false_alarms_stay_below_the_threshold(evs: int, losses: float) -> None:
         assert count <= expected + 4 * math.sqrt(expected)
 
 
-@pytest.mark.parametrize("loss", [0.0005, 0.005, 0.01, 0.05])
-def test_equal_loss_raises_no_alarm(loss: float) -> None:
-    for seed in range(3):
-        assert Flow([loss] * 16, seed=seed).seconds(130) == []
-
-
-def test_small_differences_raise_no_alarm() -> None:
-    assert Flow([0.01, 0.015, 0.02, 0.012] * 4).seconds(300) == []
+@pytest.mark.parametrize(
+    ("loss", "seconds", "packets"),
+    [
+        *(([p] * 16, 130, 4000) for p in (0.0005, 0.005, 0.01, 0.05)),
+        ([0.01, 0.015, 0.02, 0.012] * 4, 300, 4000),  # small differences
+        ([0.0001] + [0.0] * 15, 300, 4000),  # below grey_ratio
+        ([0.01], 100, 4000),  # a single EV cannot stand out
+        ([0.0] * 16, 70, 0),  # idle
+    ],
+    ids=str,
+)
+def test_loss_that_raises_no_alarm(loss: list[float], seconds: int, packets: int) -> None:
+    for seed in range(3 if seconds == 130 else 1):
+        assert Flow(loss, seed=seed, packets=packets).seconds(seconds) == []
 
 
 def test_a_common_loss_does_not_fail_a_just_returned_ev() -> None:
@@ -169,16 +175,17 @@ def test_an_alarm_has_the_ev_and_the_evidence() -> None:
     assert 0.9 <= alarm.evidence["window_s"] <= 4.1
 
 
-def test_a_bad_ev_stands_out_from_shared_loss() -> None:
-    f = Flow([0.01] * 15 + [0.05])
-    assert {a.ev for a in f.seconds(10)} == {15}
-
-
-def test_a_lossy_plane_is_found_though_its_evs_are_many() -> None:
-    f = Flow([0.005] * 4 + [0.0] * 12)
-    assert {a.ev for a in f.seconds(16)} == {0, 1, 2, 3}
-    f = Flow([0.005] * 8 + [0.0] * 8)  # one of two planes
-    assert {a.ev for a in f.seconds(16)} == set(range(8))
+@pytest.mark.parametrize(
+    ("loss", "found"),
+    [
+        ([0.01] * 15 + [0.05], {15}),  # stands out from shared loss
+        ([0.005] * 4 + [0.0] * 12, {0, 1, 2, 3}),
+        ([0.005] * 8 + [0.0] * 8, set(range(8))),  # one of two planes
+    ],
+    ids=str,
+)
+def test_all_evs_that_lose_more_than_others_are_found(loss: list[float], found: set[int]) -> None:
+    assert {a.ev for a in Flow(loss).seconds(16)} == found
 
 
 def test_a_failed_ev_hides_no_other() -> None:
@@ -198,13 +205,8 @@ def test_losses_before_a_failure_do_not_count_after_the_return() -> None:
     assert f.seconds(100) == []
 
 
-def test_loss_below_the_ratio_raises_no_alarm() -> None:
-    assert Flow([0.0001] + [0.0] * 15).seconds(300) == []
+def test_loss_above_a_lower_ratio_is_found() -> None:
     assert Flow([0.0001] + [0.0] * 15, grey_ratio=0.00003).until_found(128) <= 128
-
-
-def test_a_single_ev_cannot_stand_out() -> None:
-    assert Flow([0.01]).seconds(100) == []
 
 
 def test_revoked_losses_do_not_count() -> None:
@@ -232,11 +234,6 @@ def test_counts_wrap() -> None:
     f.seconds(70)
     f.loss[7] = 0.01
     assert f.until_found(20) <= 8
-
-
-def test_an_idle_peer_is_not_a_failed_one() -> None:
-    f = Flow([0.0] * 16, packets=0)
-    assert f.seconds(70) == []
 
 
 # ---- whom the daemon looks at ----
@@ -280,24 +277,18 @@ class Watched(Arrays):
         return self.watch.find_alarms(self.now)
 
 
-def test_the_lossy_ev_is_found() -> None:
+@pytest.mark.parametrize("is_final", [False, True])
+def test_the_lossy_ev_is_found(is_final: bool) -> None:
+    """A packet missing on an EV may become finally lost while others are missing."""
     w = Watched()
     found: list[Alarm] = []
     for _ in range(4 * 20):
+        if is_final:
+            w.path_stats["lost_before"][1, 3] += w.path_stats["deficit"][1, 3]
+            w.path_stats["deficit"][1, 3] = 0
         found = found or w.traffic({1: 3})
     assert [(a.row, a.ev) for a in found] == [(1, 3)]
     assert found[0].evidence["lost_packets"] / found[0].evidence["sent_packets"] == pytest.approx(0.01, rel=0.1)
-
-
-def test_losses_that_become_final_late_count() -> None:
-    """A packet missing on an EV becomes finally lost while others are missing."""
-    w = Watched()
-    found: list[Alarm] = []
-    for _ in range(4 * 20):
-        w.path_stats["lost_before"][1, 3] += w.path_stats["deficit"][1, 3]
-        w.path_stats["deficit"][1, 3] = 0
-        found = found or w.traffic({1: 3})
-    assert [(a.row, a.ev) for a in found] == [(1, 3)]
 
 
 def test_evs_are_read_only_of_peers_that_have_lost_packets_lately() -> None:
@@ -328,16 +319,10 @@ def test_evs_are_not_read_while_there_is_no_traffic() -> None:
     assert w.read == [[1]]
 
 
-def test_losses_before_the_daemon_started_do_not_count() -> None:
+def test_losses_before_the_start_and_rows_without_a_peer_are_not_read() -> None:
     w = Watched()
     w.reports["lossy"] = 5
     w.watch = w.another()
-    w.traffic()
-    assert w.read == []
-
-
-def test_rows_without_a_peer_are_not_read() -> None:
-    w = Watched()
     w.traffic({0: 1})
     assert w.read == []
 
