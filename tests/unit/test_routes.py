@@ -13,8 +13,6 @@ from mrcd.net import routes
 from mrcd.net.messages import Hop, Link, Route
 from tests.cluster_files import host
 
-SEGMENT = IPv6Address("5f00:0:4000:8000:4001:c000::")
-
 
 def nic(ifindex: int, name: str) -> Link:
     mac = "02:00:00:00:00:01"
@@ -77,10 +75,6 @@ def test_a_function_stands_behind_the_last_usid(segment: str, result: str | None
     assert found == (None if result is None else IPv6Address(result))
 
 
-def test_functions_of_the_two_ip_versions_differ() -> None:
-    assert str(routes.with_function(SEGMENT, topology.UDT4)) == "5f00:0:4000:8000:4001:c000:e004:0"
-
-
 # ---- the overlay and its fallback ----
 
 
@@ -123,8 +117,9 @@ def test_a_single_usable_ev_is_a_single_hop() -> None:
     assert only(found, "10.99.0.2/32", 4000).hops == (Hop(11, None, ("5f00:0:4800:c401:e004::",)),)
 
 
-@pytest.mark.parametrize("usable", [{}, {0: False, 1: False, 128: False}])
+@pytest.mark.parametrize("usable", [{}, {0: False, 1: False, 128: False}, {2: True, 3: True}])
 def test_without_a_usable_ev_there_is_no_fallback(usable: dict[int, bool]) -> None:
+    assert [e.ev for e in peer(plan(), "h2").evs] == [0, 1, 128, 129]
     assert {r.metric for r in to_peer(plan(), "h2", usable=usable)} == {100}
 
 
@@ -132,6 +127,8 @@ def test_a_plane_without_a_nic_has_no_hops() -> None:
     found = to_peer(plan(), "h2", nics={1: NICS[1]})
     assert {h.oif for h in only(found, "fd00:99::3/128", 4000).hops} == {11}
     assert {r.metric for r in to_peer(plan(), "h2", nics={})} == {100}
+    found = routes.fabric_routes(plan(), {1: NICS[1]})
+    assert {r.dst for r in found if not r.local} == {"fd10:0:1::/48", "5f00:0:4800::/48"}
 
 
 def test_while_a_peer_must_not_be_sprayed_there_is_only_the_fallback() -> None:
@@ -147,19 +144,6 @@ def test_srh_encapsulation_falls_back_by_the_same_segments() -> None:
         Hop(11, "fe80::1", ("5f00:0:4800::", "5f00:0:8801::", "5f00:0:4801::", "5f00:0:c400:e006::")),
     )
     assert only(found, "fd00:99::3/128", 4000).mtu == 9100 - 136 + 40 + 8 + 4 * 16  # which the kernel takes off
-
-
-def test_a_fabric_without_srv6_has_no_fallback() -> None:
-    found = to_peer(plan('encapsulation = "ecmp"'), "h2")
-    assert {r.metric for r in found} == {100}
-    assert len(found) == 3
-
-
-def test_metrics_and_reordering_are_the_configuration_s() -> None:
-    p = plan("[overlay]\nmetric = 7\nfallback_metric = 8\nreordering = 50")
-    found = to_peer(p, "h2")
-    assert {r.metric for r in found} == {7, 8}
-    assert {r.reordering for r in found} == {50}
 
 
 def test_explicit_paths_without_room_for_a_function_do_not_fall_back() -> None:
@@ -228,19 +212,17 @@ def test_local_sids_are_where_the_peers_fallback_ends() -> None:
             assert f"{IPv6Address(value)}/64" in local
 
 
-def test_without_srv6_there_is_the_underlay_alone() -> None:
-    found = routes.fabric_routes(plan('encapsulation = "ecmp"'), NICS)
-    assert [r.dst for r in found] == ["fd10::/48", "fd10:0:1::/48"]
+def test_without_srv6_there_is_the_underlay_alone_and_no_fallback() -> None:
+    p = plan('encapsulation = "ecmp"')
+    assert [r.dst for r in routes.fabric_routes(p, NICS)] == ["fd10::/48", "fd10:0:1::/48"]
+    assert [r.metric for r in to_peer(p, "h2")] == [100] * 3
 
 
-def test_only_planes_with_a_nic_have_fabric_routes() -> None:
-    found = routes.fabric_routes(plan(), {1: NICS[1]})
-    assert {r.dst for r in found if not r.local} == {"fd10:0:1::/48", "5f00:0:4800::/48"}
-
-
-def test_the_gateway_is_the_configuration_s() -> None:
-    p = plan('[interfaces]\ngateway = "fe80::42"')
+def test_gateway_metrics_and_reordering_are_the_configuration_s() -> None:
+    p = plan('[interfaces]\ngateway = "fe80::42"\n[overlay]\nmetric = 7\nfallback_metric = 8\nreordering = 50')
     assert {h.gateway for r in routes.fabric_routes(p, NICS) if not r.local for h in r.hops} == {"fe80::42"}
+    found = to_peer(p, "h2")
+    assert ({r.metric for r in found}, {r.reordering for r in found}) == ({7, 8}, {50})
 
 
 def test_no_two_routes_take_the_same_place() -> None:
@@ -271,8 +253,3 @@ def test_own_addresses_are_the_full_length_prefixes(
     assert routes.own_address(p, 6) == v6
     for r in to_peer(p, "h2"):
         assert r.source == (v6 if ":" in r.dst else v4)
-
-
-def test_usable_evs_are_selected_by_number() -> None:
-    assert [e.ev for e in peer(plan(), "h2").evs] == [0, 1, 128, 129]
-    assert {r.metric for r in to_peer(plan(), "h2", usable={2: True, 3: True})} == {100}
