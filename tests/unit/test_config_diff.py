@@ -35,8 +35,9 @@ def difference(*changes: tuple[str, str], more: str = "", host: str = "h0") -> D
     return compare(before, after)
 
 
-def test_the_same_file_makes_no_difference() -> None:
-    found = difference()
+@pytest.mark.parametrize("changes", [[], [("planes = 2\nt0s = 2", "# a note\nt0s = 2\nplanes = 2")]])
+def test_the_same_file_makes_no_difference(changes: list[tuple[str, str]]) -> None:
+    found = difference(*changes)
     assert not found.anything
     assert found.document() | {"steps": []} == {
         "schema_version": SCHEMA_VERSION,
