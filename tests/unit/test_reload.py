@@ -7,7 +7,6 @@ too, what is missing is restored later. New secrets that would cut off reachable
 
 import asyncio
 import threading
-import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +95,13 @@ def test_a_failed_rollback_reattaches_the_programs(fails: int, tmp_path: Path) -
 # ---- new secrets ----
 
 A, B = secrets_file.new(1), secrets_file.new(2)
+NOW_NS = 10**15
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stops the clock that tells which peers are heard."""
+    monkeypatch.setattr("time.monotonic_ns", lambda: NOW_NS)
 
 
 class Running:
@@ -106,7 +112,7 @@ class Running:
         self.write(A)
         tables = Arrays(4, 8)
         tables.peers["key_ids"][1:, 0] = 1
-        tables.peers["heard_ns"][1:3] = time.monotonic_ns()
+        tables.peers["heard_ns"][1:3] = NOW_NS
         self.key_ids, self.used, self.said = tables.peers["key_ids"], list[tuple[Secret, ...]](), list[str]()
         plan = topology.plan(cluster_file.load(self.path), "h0")
         keyring = Keyring(0)
