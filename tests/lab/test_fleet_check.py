@@ -18,7 +18,7 @@ from labkit.monitoring import prometheus
 from labkit.monitoring.prometheus import Prometheus
 from tests.lab.conftest import a_lab, wait_until
 
-WITHIN_S = patience(30.0)
+WITHIN_S = patience(120.0)
 ALL = "h[0-3]"
 
 
@@ -33,7 +33,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def server(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    with Prometheus(lab, list(lab.fabric.hosts), tmp_path_factory.mktemp("prometheus")) as made:
+    with Prometheus(lab, list(lab.fabric.hosts), tmp_path_factory.mktemp("prometheus"), scrape_s=1.0) as made:
         yield made
 
 
