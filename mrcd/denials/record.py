@@ -33,7 +33,7 @@ class Denial:
     drain: bool = False  # made by `mrcctl drain`
     forced: bool = False
     host: str = ""  # on which a fleet-wide denial was asked for
-    # What this host adds while the denial is in force; neither saved nor compared:
+    # State of this host while the denial is in force; neither saved nor compared:
     end: float = field(default=math.inf, compare=False)  # seconds of the monotonic clock
     evs: Evs | None = field(default=None, compare=False)  # that the target covers now; None: not selected yet
     lost_before: int | None = field(default=None, compare=False)  # packets lost on these EVs when the denial began
