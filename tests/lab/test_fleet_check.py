@@ -33,7 +33,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def server(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    with Prometheus(lab, list(lab.fabric.hosts), tmp_path_factory.mktemp("prometheus"), scrape_s=1.0) as made:
+    with Prometheus(lab, list(lab.fabric.hosts), tmp_path_factory.mktemp("prometheus")) as made:
         yield made
 
 

@@ -104,7 +104,7 @@ class Prometheus:
         *,
         rules: Path = RULES,
         alertmanager: str = "",
-        scrape_s: float = 0.25,
+        scrape_s: float = 1.0,
     ) -> None:
         self._relays = {host: Relay(lab, host) for host in hosts}
         address = free_address()
@@ -150,11 +150,6 @@ class Prometheus:
         """Returns labels and value of each sample, now."""
         found = self.get("query", query=expression)["result"]
         return [(sample["metric"], float(sample["value"][1])) for sample in found]
-
-    def value(self, expression: str) -> float:
-        """Returns the value of the only sample."""
-        ((_, value),) = self.query(expression)
-        return value
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
