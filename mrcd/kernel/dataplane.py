@@ -56,7 +56,6 @@ class Dataplane(Links):
         self.plan = plan
         self._bpffs = bpffs
         self._program = program
-        self.test_clock = False  # for tests: load() makes the programs read a clock that is set (bpf/clock.h)
         super().__init__(pin_directory(bpffs))
         self.tables = self.pins  # directory of the tables in use
         self._obj = 0
@@ -100,7 +99,7 @@ class Dataplane(Links):
         peers = self._shape("mrc_peers")
         sizes = table_sizes(self.plan, peers.entries if peers else 0)
         rodata = next(m for name, m in maps.items() if name.endswith(".rodata"))
-        libbpf.set_initial_value(rodata, self._settings(libbpf.initial_size(rodata), sizes["mrc_peers"]))
+        self._write_settings(rodata, sizes["mrc_peers"])
         found = {name: self._shape(name) for name in sizes}
         self.fresh = found != {name: btf.declared_shape(maps[name], entries) for name, entries in sizes.items()}
         if self.fresh and any(found.values()):
@@ -277,16 +276,19 @@ class Dataplane(Links):
             os.close(self._lock)
             self._lock = -1
 
-    def _settings(self, size: int, peers: int) -> bytes:
+    def _settings(self, peers: int) -> NDArray[np.void]:
         netns = Path("/proc/thread-self/ns/net").stat().st_ino
-        value = settings(self.plan, features.kernel_has(), peers, netns, secrets.token_bytes(16))
-        value["test_clock"] = self.test_clock
+        return settings(self.plan, features.kernel_has(), peers, netns, secrets.token_bytes(16))
+
+    def _write_settings(self, rodata: int, peers: int) -> None:
+        """Makes the plan the constants of the programs: the map `rodata`, before they are loaded."""
+        value, size = self._settings(peers), libbpf.initial_size(rodata)
         if value.nbytes != size:
             raise MachineError(
                 f"the object's settings have {size} bytes, this mrcd needs {value.nbytes}",
                 hint="another version of mrcd built the object: run `make build`, or reinstall",
             )
-        return value.tobytes()
+        libbpf.set_initial_value(rodata, value.tobytes())
 
     # ---- prefixes ----
 

@@ -12,7 +12,7 @@ from mrcd.kernel import libbpf
 from tests.packet.clock import now
 from tests.packet.cluster import H1, H2, H5, Setup
 from tests.packet.piggyback import TrafficWithProbes
-from tests.packet.rig import Bench
+from tests.packet.rig import Bench, BenchPlane
 from tests.packet.ticks import postpone, run_tick, with_deadlines
 from tests.packet.wires import Namespace, Tap, unmount
 from tests.packet.witness import alone, ifindex
@@ -21,13 +21,13 @@ KEPT = 6  # benches, of some 50 descriptors each
 
 
 @pytest.fixture(scope="session")
-def kept() -> Iterator[dict[Setup, Bench]]:
-    """Returns the loaded data planes by set-up, the last used one last. To load one takes the verifier a second."""
+def kept() -> Iterator[dict[Setup | None, Bench]]:
+    """Returns the loaded data planes by set-up, the last used one last."""
     if os.geteuid() != 0:
         pytest.skip("needs root: loads the programs, in a network namespace of their own")
     namespace = Path("/proc/thread-self/ns/net")
     home = namespace.stat().st_ino
-    made: dict[Setup, Bench] = {}
+    made: dict[Setup | None, Bench] = {}
     yield made
     for each in made.values():
         each.close()
@@ -35,15 +35,20 @@ def kept() -> Iterator[dict[Setup, Bench]]:
 
 
 @pytest.fixture(scope="module")
-def benches(kept: dict[Setup, Bench], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Setup], Bench]]:
-    """Returns a function that gives a data plane per set-up, to which no other module's programs are attached."""
+def benches(
+    kept: dict[Setup | None, Bench], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Setup], Bench]]:
+    """Returns a function that gives a data plane with a set-up, to which no other module's programs are attached.
+
+    There is one for all set-ups, because to load one takes the verifier a second; on some kernels one per set-up.
+    """
 
     def get(setup: Setup) -> Bench:
-        if setup not in kept and len(kept) == KEPT:
+        key = None if BenchPlane.changeable else setup
+        if key not in kept and len(kept) == KEPT:
             kept.pop(next(iter(kept))).close()
-        bench = kept.pop(setup) if setup in kept else Bench(tmp_path_factory.mktemp("bpffs"), setup)
-        kept[setup] = bench  # as the last one
-        return bench
+        kept[key] = kept.pop(key) if key in kept else Bench(tmp_path_factory.mktemp("bpffs"), setup)  # as the last one
+        return kept[key].use(setup)
 
     yield get
     for each in kept.values():

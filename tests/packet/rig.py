@@ -30,17 +30,19 @@ from scapy.packet import Packet
 
 from mrcd.config import cluster_file
 from mrcd.config.agreed import fingerprint
-from mrcd.config.cluster_file import Granularity
+from mrcd.config.cluster_file import Config, Granularity
 from mrcd.daemon import write_tables
-from mrcd.fabric import topology, wire
-from mrcd.kernel import abi, enums, libbpf
+from mrcd.fabric import links, topology, wire
+from mrcd.kernel import abi, enums, features, libbpf
 from mrcd.kernel.dataplane import Dataplane
-from mrcd.kernel.enums import EvState
+from mrcd.kernel.enums import EvState, KernelHas
 from mrcd.kernel.links import Attachment
 from mrcd.kernel.pinned import Tables, prefix_key
+from mrcd.kernel.settings import classes
 from mrcd.net import hooks
 from tests.packet import clock
 from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
+from tests.packet.kernel import create_array
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
 
 ACKS = 4096  # entries of mrc_acks (bpf/mrc_state.h)
@@ -54,6 +56,10 @@ _TC: dict[int, Verdict] = {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"}
 _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
 POPPED = (0x706F7064, 0x706F7065)  # marks of a single packet and of a burst (bpf/deliver.h)
 NEVER = 2**62
+_TABLES = (
+    *("evs", "path_stats", "rxs", "srhs", "peers", "auths", "replays"),
+    *("reports", "watches", "clock", "planes", "links", "node"),
+)
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _TEST_RUN_MIN = 54  # BPF_PROG_TEST_RUN refuses an IPv6 skb shorter than Ethernet and IPv6 headers
 
@@ -68,23 +74,66 @@ def _fill(fd: int, keys: Sequence[int], value: bytes) -> None:
         assert count.value == len(keys)
 
 
+class BenchPlane(Dataplane):
+    """The programs with settings that tests change, so that the verifier walks them once for all settings.
+
+    Where the kernel lacks a feature that the programs use, the verifier must know the settings, as in production.
+    """
+
+    changeable = features.kernel_has() == KernelHas.KERN_CTX | KernelHas.DECAP_L3
+    test_clock = True
+    _peers = _settings_fd = 0
+
+    def _settings(self, peers: int) -> NDArray[np.void]:
+        value = super()._settings(peers)
+        value["test_clock"] = self.test_clock
+        return value
+
+    def _write_settings(self, rodata: int, peers: int) -> None:
+        if not self.changeable:
+            super()._write_settings(rodata, peers)
+            return
+        value = self._settings(peers).tobytes()
+        self._peers = peers
+        self._settings_fd = create_array(len(value), 1)
+        libbpf.update_elem(self._settings_fd, bytes(4), value)
+        libbpf.reuse_map(rodata, self._settings_fd)
+
+    def use(self, setup: Setup, plan: topology.Plan) -> None:
+        """Makes the programs use other settings."""
+        self.plan, self.test_clock = plan, setup.test_clock
+        libbpf.update_elem(self.map_fd("mrc_classes"), bytes(4), classes(plan).tobytes())
+        if self.changeable:
+            libbpf.update_elem(self._settings_fd, bytes(4), self._settings(self._peers).tobytes())
+
+    def close(self) -> None:
+        super().close()
+        if self._settings_fd:
+            os.close(self._settings_fd)
+            self._settings_fd = 0
+
+
 class Bench:
     """Host h0 of a small cluster: tables filled as by mrcd, every path GOOD, no probes of its own.
 
     With `wired_to` another host at the far end of that bench's wires: w0, w1, … are its NICs.
     """
 
+    setup: Setup
+    config: Config
+    plan: topology.Plan
+    _plans: dict[str, topology.Plan]
+
     def __init__(
         self, directory: Path, setup: Setup | None = None, *, host: str = "h0", wired_to: "Bench | None" = None
     ) -> None:
-        self.setup = setup or Setup()
-        self.config = cluster_file.parse(self.setup.text)
-        self.plan = topology.plan(self.config, host)
-        self._plans = {h.name: topology.plan(self.config, h.name) for h in self.config.hosts}
-        self._side = "w" if wired_to else "n"
+        setup = setup or Setup()
+        self._host, self._side = host, "w" if wired_to else "n"
         self._bpffs = directory
         self._taps: dict[tuple[str, int], Tap] = {}
         self._stack: Sender | None = None
+        self._made: dict[Setup, dict[str, Any]] = {}  # plans, and tables at the start of a test
+        self._far: Bench | None = None
         cpus = sorted(os.sched_getaffinity(0))
         self.cpu = cpus[_WORKER % len(cpus)]
         with contextlib.ExitStack() as undo:
@@ -96,8 +145,9 @@ class Bench:
                 with self.namespace.inside():
                     self.ifindex = self._interfaces()
             undo.callback(unmount, directory)
-            self.dataplane = Dataplane(self.plan, directory)
-            self.dataplane.test_clock = self.setup.test_clock
+            largest = Setup("srh", evs=256, t1s=64) if BenchPlane.changeable else setup
+            self.dataplane = BenchPlane(largest.plan(host), directory)
+            self.dataplane.test_clock = setup.test_clock
             undo.callback(self.dataplane.close)
             with self.namespace.inside():  # the programs are loaded in this namespace
                 self.dataplane.load()
@@ -105,11 +155,35 @@ class Bench:
             self.dataplane.commit()
             self.tables = Tables(self.dataplane.pins, writable=True)
             undo.callback(self.tables.close)
-            self._configure()
+            self._whole = {name: self._table(name) for name in _TABLES}
+            undo.callback(self._whole.clear)
+            self._blank = {name: table.copy() for name, table in self._whole.items()}
             self._undo = undo.pop_all()
-        names = ["evs", "path_stats", "rxs", "srhs", "peers", "auths", "replays", "reports"]
-        names += ["watches", "clock", "planes", "links", "node"]
-        self._pristine = {name: self._table(name).copy() for name in names}
+        self.use(setup)
+
+    def use(self, setup: Setup) -> Self:
+        """Makes this the cluster of the host."""
+        if setup not in self._made:
+            config = cluster_file.parse(setup.text)
+            plans = {h.name: topology.plan(config, h.name) for h in config.hosts}
+            self._made[setup] = {"setup": setup, "config": config, "_plans": plans, "plan": plans[self._host]}
+        for name, table in self._whole.items():
+            setattr(self.tables, name, table)
+        self.__dict__.update({k: v for k, v in self._made[setup].items() if k != "_pristine"})
+        rows = len(self.tables.peers)
+        for name in ("evs", "path_stats", "rxs"):
+            setattr(self.tables, name, self._table(name).reshape(-1)[: rows * setup.evs].reshape(rows, -1))
+        self.tables.srhs = self.tables.srhs[: rows * setup.evs if self.plan.needs_srh else 1]
+        self.tables.links = self.tables.links[: links.table_size(setup.t1s)]
+        with self.namespace.inside():
+            self.dataplane.use(setup, self.plan)
+        if "_pristine" not in self._made[setup]:
+            for name, table in self._blank.items():
+                self._whole[name][...] = table
+            self._configure()
+            self._made[setup]["_pristine"] = {name: self._table(name).copy() for name in _TABLES}
+        self._pristine = self._made[setup]["_pristine"]
+        return self
 
     def _interfaces(self) -> dict[str, int]:
         Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text(
@@ -197,13 +271,23 @@ class Bench:
         with libbpf.opened(self.dataplane.pins / name) as fd:
             _fill(fd, keys, value)
 
+    def far_host(self) -> "Bench":
+        """Returns host h2 at the far end of the wires."""
+        if self._far is None:
+            self._far = Bench(self._bpffs.with_name(f"{self._bpffs.name}-far"), self.setup, host="h2", wired_to=self)
+        return self._far.use(self.setup)
+
     def detach(self) -> None:
         """Detaches all programs. clsact filters would stay as long as the interfaces, which another bench may own."""
+        if self._far:
+            self._far.detach()
         with self.namespace.inside():
             self.dataplane.detach_others(set())
 
     def close(self) -> None:
         """Removes everything, and asserts that nothing is left."""
+        if self._far:
+            self._far.close()
         programs = [_program_id(fd) for fd in self.dataplane.programs().values()]
         self.detach()
         self._undo.close()

@@ -4,7 +4,6 @@
 import errno
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from scapy.layers.inet import IP, TCP, UDP
@@ -78,12 +77,10 @@ def test_segments_are_counted(bench: Bench, version: int, transport: Packet, pay
 
 
 @pytest.fixture
-def receiver(bench: Bench, tmp_path: Path) -> Iterator[Bench]:
+def receiver(bench: Bench) -> Iterator[Bench]:
     """Returns host h2 at the other end of the wires."""
-    other = Bench(tmp_path / "h2", bench.setup, host="h2", wired_to=bench)
-    with other.fresh():
+    with bench.far_host().fresh() as other:
         yield other
-    other.close()
 
 
 @pytest.mark.parametrize("version", [4, 6])

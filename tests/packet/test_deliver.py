@@ -5,7 +5,6 @@ import ctypes
 import socket
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from scapy.layers.inet import IP, TCP, UDP
@@ -241,9 +240,9 @@ def test_fragments_of_a_packet_have_one_hash(bench: Bench) -> None:
 
 
 @pytest.fixture
-def pair(bench: Bench, tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
+def pair(bench: Bench) -> Iterator[tuple[Bench, Bench]]:
     """Returns a host that sends packet by packet, and one at the other end of its wires."""
-    other = Bench(tmp_path / "h2", bench.setup, host="h2", wired_to=bench)
+    other = bench.far_host()
     offloads = {"m0": dict.fromkeys((*_TSO, "tx-generic-segmentation"), False)}
     offloads |= {"m0bp": dict.fromkeys(_TSO, False), "m0b": {"rx-gro": True}}
     with other.fresh():
@@ -252,7 +251,6 @@ def pair(bench: Bench, tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
         yield bench, other
         for name, features in offloads.items():
             set_offload(name, {feature: not on for feature, on in features.items()})
-    other.close()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the migration of tables: new tables keep the peers and paths of the old ones, whatever their layout."""
 
-import ctypes
 import mmap
 import os
 import shutil
@@ -20,6 +19,7 @@ from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.pinned import Tables, change_field, read_node
 from tests.packet.cluster import ALL_PLANES, H1, H2, H5, Setup
+from tests.packet.kernel import create_array
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel")
 
@@ -185,8 +185,7 @@ def test_unreadable_old_tables_do_not_prevent_a_start(bpffs: Path, caplog: pytes
 
 def _pin_array(path: Path, value_size: int, entries: int) -> None:
     """A table of no known layout."""
-    sizes = (ctypes.c_uint32(n) for n in (4, value_size, entries))
-    fd = libbpf.check("create", libbpf.lib().bpf_map_create(2, b"some", *sizes, None))
+    fd = create_array(value_size, entries)
     libbpf.pin(fd, path)
     os.close(fd)
 
