@@ -97,14 +97,14 @@ MUTANTS = (
         "MRC_EV_SKIP, MRC_EV_GOOD) == MRC_EV_SKIP;",
         "MRC_EV_SKIP, MRC_EV_GOOD) != MRC_EV_SKIP;",
         "a congested EV does not skip its turn",
-        "congestion push burst",
+        "balance push",
     ),
     _bpf(
         "spray.h",
         "rotation->slot[plane] = out->slot + 1;",
         "rotation->slot[plane] = out->slot;",
         "a plane uses one EV only",
-        "push burst",
+        "push",
     ),
     _bpf(
         "states.h",
@@ -113,13 +113,7 @@ MUTANTS = (
         "an EV is withdrawn below the floor",
         "tick_shared",
     ),
-    _bpf(
-        "states.h",
-        "c->most = peer->floor ? peer->floor : 1;",
-        "c->most = 1;",
-        "the floor is not filled",
-        "states",
-    ),
+    _bpf("states.h", "c->most = peer->floor ? peer->floor : 1;", "c->most = 1;", "the floor is not filled", "states"),
     _bpf(
         "pop.h",
         "\tif (o->mrc->receiver != bpf_htons(settings.host_id))\n\t\treturn MRC_DROP_WRONG_RECEIVER;\n",
@@ -142,13 +136,7 @@ MUTANTS = (
         "a tool's request changes what is known of the peer",
         "answer_probe auth",
     ),
-    _bpf(
-        "pop.h",
-        "\t\tpackets = segments;\n",
-        "\t\t;\n",
-        "a burst counts as one packet",
-        "pop burst deliver",
-    ),
+    _bpf("pop.h", "\t\tpackets = segments;\n", "\t\t;\n", "a burst counts as one packet", "pop deliver"),
     _bpf(
         "apply_reply.h",
         "\tif ((__s32)(seq - stats->reply_seq) <= 0)\n\t\treturn MRC_DROP_NONE;",
@@ -203,7 +191,7 @@ MUTANTS = (
         "\t} else if (aged(now, gap->ns, window_ns)) {\n\t\treturn 0;",
         "\t} else if (0) {\n\t\treturn 0;",
         "a gap is hidden for ever",
-        "sack",
+        "tcp",
     ),
     _bpf(
         "icmp.h",
@@ -219,12 +207,7 @@ MUTANTS = (
         "a host sends from foreign addresses",
         "source",
     ),
-    _mrcd(
-        "& (ratio >= _MIN_FACTOR * usual)",
-        "",
-        "grey loss needs not stand out from the other EVs",
-        "grey",
-    ),
+    _mrcd("& (ratio >= _MIN_FACTOR * usual)", "", "grey loss needs not stand out from the other EVs", "grey"),
     _mrcd(
         "has_key[:, slot] & (accepted == key_id).any(axis=1)",
         "has_key[:, slot]",

@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from mrcd.kernel import libbpf
 from tests.packet.clock import now
-from tests.packet.cluster import H1, H2, H5, Setup
-from tests.packet.piggyback import TrafficWithProbes
-from tests.packet.rig import Bench, BenchPlane
-from tests.packet.ticks import postpone, run_tick, with_deadlines
-from tests.packet.wires import Namespace, Tap, unmount
+from tests.packet.reports import postpone, run_tick, with_deadlines
+from tests.packet.rig import H1, H5, Bench, BenchPlane, Setup
+from tests.packet.wires import Namespace, Tap
 from tests.packet.witness import alone, ifindex
 
 KEPT = 6  # benches, of some 50 descriptors each
@@ -64,33 +61,10 @@ def bench(request: pytest.FixtureRequest, benches: Callable[[Setup], Bench]) -> 
 
 
 @pytest.fixture
-def bpffs(tmp_path: Path) -> Iterator[Path]:
-    """A mount point for a BPF file system of the test, in a namespace of its own."""
-    libbpf.use_bcc()
-    where = tmp_path / "bpf"
-    namespace = Namespace()
-    with namespace.inside():
-        yield where
-    unmount(where)
-    namespace.close()
-
-
-@pytest.fixture
 def ns() -> Iterator[Namespace]:
     """A namespace in which the test runs; afterwards nothing of it is left."""
     with alone() as namespace:
         yield namespace
-
-
-@pytest.fixture
-def far(ns: Namespace) -> Iterator[Namespace]:
-    """A namespace for the other end of a link."""
-    namespace = Namespace()
-    try:
-        namespace.ip("link", "set", "lo", "up")
-        yield namespace
-    finally:
-        namespace.close()
 
 
 @pytest.fixture
@@ -120,12 +94,3 @@ def h2_bench(bench: Bench) -> Bench:
 def wires(bench: Bench) -> list[Tap]:
     """Taps at the far ends of the plane NICs."""
     return bench.wires()
-
-
-@pytest.fixture
-def traffic(bench: Bench) -> TrafficWithProbes:
-    """Traffic with probes on the bench, just after a request for a report: none is due."""
-    stack, wires = bench.attach_push(), bench.wires()
-    bench.attach_probe()
-    bench.reports(H2)["requested_ns"] = now()
-    return TrafficWithProbes(bench, stack, wires)

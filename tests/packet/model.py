@@ -1,46 +1,506 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Models what a host does with one received packet: verdict, resulting bytes, drop reason, and changes of the tables.
+"""Models a host that receives packets, independently of the programs: outer headers, tags, inner packets, probes."""
 
-The model follows docs/wire-format.md, docs/security.md and RFC 6040; it is written for reading, not for speed. It reads
-the tables as they are before the packet. What it does not predict is in `Outcome.open`: what a believed reply says of
-the paths, and whether an ICMPv6 error fails one. tests/packet/test_judge*.py and test_icmp.py are for these.
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-    model_host.py     the host, outer headers, tags and ages
-    model_inner.py    inner packets
-    model_probes.py   probes
-    model_packets.py  packets for the model: valid ones, and what Hypothesis changes in them
-    model_run.py      runs the programs, and compares
-"""
+import numpy as np
+from numpy.typing import NDArray
+from siphash24 import siphash24
 
-from collections.abc import Callable
+from mrcd.kernel.abi import BALLAST, MAX_PLANES, REPLAY_WORDS, REPORT_EVS, SRH_MAX
+from mrcd.kernel.enums import AuthMode, EvState, Reason
 
-from mrcd.kernel.abi import MAX_PLANES
-from tests.packet.model_host import (
-    DATA,
-    DETACHED,
-    DIAGNOSTIC,
-    ETH_IPV6,
-    IPV6,
-    MRC,
-    MS,
-    PLAIN,
-    PROBE,
-    PROTO_ICMPV6,
-    REPLY,
-    REQUEST,
-    UDP,
-    VERSION,
-    Arriving,
-    DroppedError,
-    Host,
-    NotOursError,
-    Outcome,
-    Outer,
-    parse,
-    signed,
-)
-from tests.packet.model_inner import addresses, eth_type_of, is_udp, merged, with_own_lengths
-from tests.packet.model_probes import JUDGED, Probe
+MS = 1_000_000
+U32, U64 = 1 << 32, 1 << 64
+ETHERNET, VLAN, IPV6, UDP, MRC, PROBE, COUNT = 14, 4, 40, 8, 32, 32, 8  # bytes
+ETH_IPV4, ETH_IPV6, ETH_VLAN = b"\x08\x00", b"\x86\xdd", b"\x81\x00"
+PROTO_UDP, PROTO_ROUTING, PROTO_ICMPV6 = 17, 43, 58
+VERSION, DATA, REQUEST, REPLY, DIAGNOSTIC = 2, 1, 2, 3, 0x2
+DETACHED, PLAIN = 0x1, 0x2  # status bits
+HEADER = struct.Struct("!BBBBHHIHHQ8s")
+PROBE_FORMAT = struct.Struct("!IHHIIHH2sHQ")
+NOW = -1
+"""The value of a time that the program reads from the clock."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """One NIC of the host."""
+
+    ifindex: int
+    sid: bytes
+    address: bytes
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host, as its configuration and the test set it up."""
+
+    tables: dict[str, NDArray[np.void]]  # as they were before the packet
+    id: int
+    planes: tuple[Plane, ...]
+    links: frozenset[int]  # numbers of the links that it watches
+    evs: int  # per peer
+    inner_mtu: int
+    udp_port: int
+    fingerprint: int  # of the cluster file
+    is_strict: bool
+    mode: AuthMode
+    peers: Mapping[int, tuple[bytes, ...]]  # host id → its address on each plane
+    owners: Mapping[bytes, int]  # inner address → host id
+    keys: Mapping[int, Callable[[int, int], bytes]]  # accepted key id → the key of packets from one host to another
+    headers: Mapping[tuple[int, int], bytes]  # (peer, EV) → Ethernet, IPv6 and SRH with which this host sends
+
+    @property
+    def slots(self) -> int:
+        """Returns the EVs of one plane."""
+        return self.evs // len(self.planes)
+
+    def most_evs(self, peer: int) -> int:
+        """Returns the paths to a peer in the plane that has most."""
+        planes = [n // self.slots for row, n in self.headers if row == peer]
+        return max(map(planes.count, planes))
+
+
+@dataclass
+class Outcome:
+    """The host's verdict on a packet. `reply` returns the bytes of a reply that is sent at a time."""
+
+    verdict: str
+    data: bytes = b""
+    reply: Callable[[int], bytes] | None = None
+    drop: str = ""
+    is_popped: bool = False
+    changes: list[tuple[str, Any, str, Any]] = field(default_factory=list)  # table, index, field, value
+    open: set[tuple[str, str]] = field(default_factory=set)  # (table, field or "" for all): not predicted
+
+
+class DroppedError(Exception):
+    """The packet is dropped; the text is the reason's name."""
+
+
+class NotOursError(Exception):
+    """The packet is not mrcd's."""
+
+
+@dataclass(frozen=True)
+class Outer:
+    """The outer headers. `fault` is what is wrong with them; then the fields behind it are not filled in."""
+
+    l3: int  # offset of the IPv6 header
+    vlan: int
+    destination: bytes
+    source: bytes
+    traffic_class: int
+    ip_length: int
+    fault: str = ""
+    udp_length: int = 0
+    end: int = 0  # offset behind the MRC header
+    version: int = 0
+    type: int = 0
+    flags: int = 0
+    key_id: int = 0
+    sender: int = 0
+    ev: int = 0
+    seq: int = 0
+    segments: int = 0
+    receiver: int = 0
+    tx_ns: int = 0
+    tag: bytes = b""
+
+
+def parse(frame: bytes, udp_port: int) -> Outer:
+    """Returns the outer headers of an mrcd packet. Raises NotOursError for any other."""
+    l3, vlan, eth_type = ETHERNET, 0, frame[12:14]
+    if eth_type == ETH_VLAN:
+        l3, vlan, eth_type = l3 + VLAN, int.from_bytes(frame[14:16], "big") & 0xFFF, frame[16:18]
+    if eth_type != ETH_IPV6 or len(frame) < l3 + IPV6:
+        raise NotOursError
+    word, ip_length, protocol = struct.unpack_from("!IHB", frame, l3)
+    source, destination = frame[l3 + 8 : l3 + 24], frame[l3 + 24 : l3 + 40]
+    known = (l3, vlan, destination, source, word >> 20 & 0xFF, ip_length)
+    at, segments_left = l3 + IPV6, 0
+    if protocol == PROTO_ROUTING:
+        if len(frame) < at + 8:
+            raise NotOursError
+        protocol, words, kind, segments_left = frame[at : at + 4]
+        if kind != 4 or protocol != PROTO_UDP:
+            raise NotOursError
+        if words % 2 or 8 + 8 * words > SRH_MAX:  # a segment has 16 bytes; the host knows no TLVs
+            return Outer(*known, "bad_srh")
+        at += 8 + 8 * words
+    if protocol != PROTO_UDP or len(frame) < at + UDP or int.from_bytes(frame[at + 2 : at + 4], "big") != udp_port:
+        raise NotOursError
+    if segments_left:
+        return Outer(*known, "bad_srh")
+    end = at + UDP + MRC
+    if len(frame) < end:
+        return Outer(*known, "truncated")
+    udp_length = int.from_bytes(frame[at + 4 : at + 6], "big")
+    return Outer(*known, "", udp_length, end, *HEADER.unpack_from(frame, at + UDP))
+
+
+def signed(number: int) -> int:
+    """Returns a number of 64 bits as a signed one."""
+    return (number + U64 // 2) % U64 - U64 // 2
+
+
+@dataclass
+class Arriving:
+    """A packet that arrives on an interface at a time of this host's clock, and what it has led to so far."""
+
+    host: Host
+    frame: bytes
+    ifindex: int
+    now: int
+    gso_size: int
+    out: Outcome
+
+    def get(self, table: str, index: Any, name: str) -> Any:
+        """Returns a field as it was before the packet."""
+        return self.host.tables[table][name][index].tolist()
+
+    def set(self, table: str, index: Any, name: str, value: Any) -> None:
+        """Notes that the packet sets a field."""
+        self.out.changes.append((table, index, name, value))
+
+    def add(self, table: str, index: Any, name: str, count: int) -> None:
+        """Notes that the packet adds to a count."""
+        self.set(table, index, name, self.get(table, index, name) + count)
+
+    def is_tagged(self, o: Outer, message: bytes) -> bool:
+        """Returns whether the packet has a right tag; False if it needs none. Raises DroppedError."""
+        if self.host.mode is AuthMode.OFF:
+            return False
+        if o.key_id == 0:
+            if self.host.mode is AuthMode.REQUIRED:
+                raise DroppedError("untagged")
+            return False
+        if o.key_id not in self.host.keys:
+            raise DroppedError("unknown_key")
+        if siphash24(message, key=self.host.keys[o.key_id](o.sender, self.host.id)).digest() != o.tag:
+            raise DroppedError("bad_tag")
+        return True
+
+    def count_untagged(self, o: Outer) -> None:
+        """Counts a packet that is accepted, if it has no tag."""
+        if self.host.mode is AuthMode.PERMISSIVE and o.key_id == 0:
+            self.add("auths", o.sender, "untagged", 1)
+
+    def is_new(self, o: Outer) -> bool:
+        """Returns whether a packet is of the last half second by its sender's clock, as far as that is known."""
+        clock_ns = self.get("auths", o.sender, "clock_ns")
+        if not clock_ns:
+            return self.host.mode is not AuthMode.REQUIRED
+        return -100 * MS < signed(self.now + clock_ns - o.tx_ns) < 500 * MS
+
+    def request_clock(self, peer: int) -> None:
+        """Has a report requested from a peer that was not heard a moment ago: its reply tells its clock."""
+        if signed(self.now - self.get("peers", peer, "heard_ns")) >= 20 * MS:
+            self.set("watches", peer, "due_ns", 0)
+            self.set("watches", peer, "announce", 1)
+
+    def is_unheard(self, peer: int) -> bool:
+        """Returns whether nothing was heard of a peer for a second, or for three sweeps."""
+        heard_ns, idle_us = self.get("peers", peer, "heard_ns"), self.get("node", (), "idle_us")
+        return not heard_ns or signed(self.now - heard_ns) >= max(1000 * MS, 3000 * idle_us)
+
+
+# ---- inner packets ----
+
+
+NOT_ECT, ECT_1, ECT_0, CE = range(4)
+_IPV4, _IPV6 = 20, 40  # bytes of the least header
+
+
+def eth_type_of(inner: bytes) -> bytes:
+    """Returns the Ethernet type of an IP packet."""
+    return ETH_IPV4 if inner[0] >> 4 == 4 else ETH_IPV6
+
+
+def merged(inner: bytes, outer_ecn: int) -> tuple[bytes, bool]:
+    """Returns an inner packet with the ECN field of RFC 6040 §4.2, and whether the fabric has marked it.
+
+    Raises DroppedError.
+    """
+    version = inner[0] >> 4 if inner else None
+    if version is None or len(inner) < {4: _IPV4, 6: _IPV6}.get(version, 0):
+        raise DroppedError("truncated")
+    if version not in (4, 6):
+        raise DroppedError("bad_inner")
+    first = int.from_bytes(inner[:2], "big")  # the ECN field is in bits 0 and 1 (IPv4), or 4 and 5 (IPv6)
+    shift = 0 if version == 4 else 4
+    ecn = first >> shift & 3
+    if outer_ecn == CE and ecn == NOT_ECT:
+        raise DroppedError("ce_not_ect")
+    after = CE if outer_ecn == CE else ECT_1 if (outer_ecn, ecn) == (ECT_1, ECT_0) else ecn
+    changed = first & ~(3 << shift) | after << shift
+    out = changed.to_bytes(2, "big") + inner[2:]
+    if version == 4 and changed != first:
+        out = _with_checksum(out, first, changed)
+    return out, outer_ecn == CE and ecn != CE
+
+
+def _with_checksum(packet: bytes, before: int, after: int) -> bytes:
+    """Returns an IPv4 packet in whose header a word has changed, with the checksum of RFC 1624."""
+    checksum = int.from_bytes(packet[10:12], "big")
+    total = (checksum ^ 0xFFFF) + (before ^ 0xFFFF) + after
+    while total > 0xFFFF:
+        total = (total & 0xFFFF) + (total >> 16)
+    return packet[:10] + (total ^ 0xFFFF).to_bytes(2, "big") + packet[12:]
+
+
+def addresses(inner: bytes) -> tuple[bytes, bytes]:
+    """Returns source and destination of an IP packet."""
+    return (inner[12:16], inner[16:20]) if inner[0] >> 4 == 4 else (inner[8:24], inner[24:40])
+
+
+def is_udp(inner: bytes) -> bool:
+    """Returns whether an inner packet is UDP by its IP header."""
+    return len(inner) >= _IPV4 and inner[9 if inner[0] >> 4 == 4 else 6] == PROTO_UDP
+
+
+def with_own_lengths(inner: bytes) -> bytes:
+    """Returns a UDP segment that has the lengths of its burst with lengths of its own."""
+    if not is_udp(inner):
+        return inner
+    out, at = bytearray(inner), _IPV6
+    if inner[0] >> 4 == 4:
+        burst = int.from_bytes(inner[2:4], "big")
+        if burst <= len(inner):
+            return inner
+        out = bytearray(_with_checksum(inner, burst, len(inner)))
+        struct.pack_into("!H", out, 2, len(inner))
+        at = (inner[0] & 15) * 4
+    else:
+        if int.from_bytes(inner[4:6], "big") + _IPV6 <= len(inner):
+            return inner
+        struct.pack_into("!H", out, 4, len(inner) - _IPV6)
+    if at + 6 <= len(inner):
+        struct.pack_into("!H", out, at + 4, (len(inner) - at) % 0x10000)
+    return bytes(out)
+
+
+# ---- probes ----
+
+
+LAPS, LAPS_OLD, EPOCHS = 1 << 21, 128, 1 << 10  # of the numbers in a replay window
+JUDGED = {
+    *((table, "") for table in ("evs", "path_stats", "reports", "watches")),
+    *(("peers", name) for name in ("usable", "usable_changes", "usable_planes", "queued", "plane_skew_ns")),
+}
+"""Fields that a believed reply or an ICMPv6 error may change."""
+
+
+class Probe:
+    """A probe whose MRC header is verified."""
+
+    def __init__(self, at: Arriving, o: Outer) -> None:
+        self.at, self.o, self.host, self.peer = at, o, at.host, o.sender
+        self.header, self.body = at.frame[o.end - MRC : o.end - 8], at.frame[o.end : o.end + PROBE]
+        self.seq, self.plane_mask, self.status, self.generation, *rest = PROBE_FORMAT.unpack(self.body)
+        _, self.first, self.counts, self.key_ids, self.fingerprint, self.tx_ns = rest
+        usable: list[int] = at.get("peers", self.peer, "usable")
+        self.usable = [n for n in range(self.host.evs) if usable[n // 64] >> n % 64 & 1]
+
+    # ---- a request ----
+
+    def answer(self, plane: int) -> None:
+        """Counts a request, learns from it, and replies with the counts that it requests. Raises DroppedError."""
+        at, o = self.at, self.o
+        if self._check_request():
+            self._learn_status()
+        ev = self._reply_ev(plane)
+        headers = self.host.headers.get((self.peer, ev))
+        if headers is None:
+            raise DroppedError("reply_failed")
+        is_counted = not o.flags & DIAGNOSTIC
+        if is_counted:
+            at.add("rxs", (self.peer, o.ev), "probes", 1)
+        if not at.get("node", (), "generation"):  # the host answers no probes yet
+            at.out.verdict = "drop"
+            return
+        room = len(at.frame) - len(headers) - UDP - MRC
+        if self.counts and (self.first + self.counts > self.host.evs or room < PROBE + BALLAST + COUNT * self.counts):
+            raise DroppedError("bad_probe")
+        if room < PROBE:
+            raise DroppedError("reply_failed")
+        counts = b"".join(
+            struct.pack(
+                "!IHH",
+                at.get("rxs", (self.peer, n), "packets") % U32,
+                (at.get("rxs", (self.peer, n), "probes") + (n == o.ev and is_counted)) & 0xFFFF,
+                at.get("rxs", (self.peer, n), "ce") & 0xFFFF,
+            )
+            for n in range(self.first, self.first + self.counts)
+        )
+        at.out.verdict, at.out.reply = "redirect", lambda tx_ns: self._reply(headers, ev, counts, tx_ns)
+
+    def _check_request(self) -> bool:
+        """Returns whether what the request says of its sender is believed. Raises DroppedError."""
+        at, o = self.at, self.o
+        is_tagged = at.is_tagged(o, self.header + self.body)
+        at.count_untagged(o)
+        if o.flags & DIAGNOSTIC:
+            return False
+        if not is_tagged:
+            return True
+        if not at.is_new(o):
+            at.request_clock(self.peer)
+            if at.get("auths", self.peer, "clock_ns"):
+                raise DroppedError("stale")
+            return False
+        if self.generation != at.get("peers", self.peer, "generation") and self._is_overtaken():
+            raise DroppedError("stale")
+        epoch = at.get("replays", self.peer, "epoch")
+        if at.get("replays", self.peer, "generation") != self.generation:
+            epoch += 1
+            at.set("replays", self.peer, "generation", self.generation)
+            at.set("replays", self.peer, "epoch", epoch)
+        self._note_first("requests", o.seq, epoch)
+        return True
+
+    def _reply_ev(self, plane: int) -> int:
+        """Returns the next usable EV of the plane, another one for each probe; else the request's."""
+        first = (self.seq + self.o.ev) % U32 % self.host.most_evs(self.peer)
+        ring = [plane * self.host.slots + (first + i) % self.host.slots for i in range(self.host.slots)]
+        return next((n for n in ring if n in self.usable), self.o.ev)
+
+    def _reply(self, headers: bytes, ev: int, counts: bytes, tx_ns: int) -> bytes:
+        at, o, get = self.at, self.o, self.at.get
+        after = UDP + MRC + len(at.frame) - len(headers) - UDP - MRC  # bytes behind the IPv6 header and the SRH
+        ip = bytearray(headers)
+        struct.pack_into("!I", ip, ETHERNET, 6 << 28 | (o.traffic_class & ~3 | ECT_0) << 20 | ev)
+        struct.pack_into("!H", ip, ETHERNET + 4, len(headers) - ETHERNET - IPV6 + after)
+        udp = struct.pack("!HHHH", 0xC000 + ev, self.host.udp_port, after, 0)
+        key_id = get("auths", self.peer, "tx_id")[get("auths", self.peer, "tx_slot")]
+        fields = (VERSION, REPLY, o.flags, key_id, self.host.id, o.ev, o.seq, o.segments, self.peer, tx_ns, b"")
+        header = HEADER.pack(*fields)[:-8]
+        plane_mask, generation = get("node", (), "plane_mask"), get("node", (), "generation")
+        status = get("node", (), "status") | get("auths", self.peer, "status")
+        accepted = bytes(get("auths", self.peer, "rx_id")[:2])
+        told = struct.pack("!HHI", plane_mask, status, generation)
+        file = struct.pack("!H", self.host.fingerprint)
+        body = self.body[:4] + told + self.body[12:20] + accepted + file + self.body[24:]
+        tag = bytes(8)
+        if key_id:
+            tag = siphash24(header + body + counts, key=self.host.keys[key_id](self.host.id, self.peer)).digest()
+        out = bytes(ip) + udp + header + tag + body
+        rest = bytearray(at.frame[len(out) :])  # of the request: ballast, room for counts and an SRH, filler
+        if counts:
+            rest[BALLAST : BALLAST + len(counts)] = counts
+        return out + bytes(rest)
+
+    # ---- a reply ----
+
+    def apply_reply(self) -> None:
+        """Believes a reply to a request of this host. Raises DroppedError."""
+        at, o, now = self.at, self.o, self.at.now
+        begin = o.end + PROBE + BALLAST
+        end = begin + COUNT * self.counts if self.counts else begin
+        if self.counts > REPORT_EVS or (self.counts and len(at.frame) < end):
+            raise DroppedError("bad_probe")
+        if at.is_tagged(o, self.header + self.body + at.frame[begin:end]):
+            if (now - self.tx_ns) % U64 > 500 * MS:
+                raise DroppedError("stale")
+            if (at.get("auths", self.peer, "sent") - o.seq) % U32 >= 65536:
+                raise DroppedError("unsolicited_reply")
+            self._note_first("replies", o.seq, 0)
+            self._learn_clock()
+        at.count_untagged(o)
+        if (self.peer, o.ev) not in self.host.headers:
+            raise DroppedError("bad_ev")
+        ahead = (at.get("evs", (self.peer, o.ev), "probe_seq") - self.seq) % U32
+        if ahead >= 65536 or (now - self.tx_ns) % U64 > 5000 * MS:
+            raise DroppedError("unsolicited_reply")
+        at.out.open |= JUDGED
+        self._learn_status()
+
+    def _learn_clock(self) -> None:
+        if (self.at.now - self.tx_ns) % U64 > 100 * MS:
+            return
+        clock_ns, before = (self.o.tx_ns - self.tx_ns) % U64, self.at.get("auths", self.peer, "clock_ns")
+        if not before or not -10 * MS <= signed(clock_ns - before) <= 10 * MS:
+            self.at.set("auths", self.peer, "clock_ns", clock_ns or 1)
+
+    # ---- both ----
+
+    def _note_first(self, kind: str, number: int, epoch: int) -> None:
+        """Notes a number. Raises DroppedError if it has arrived before, or is so old that nobody knows.
+
+        Numbers go through the words of the window, 32 in each, lap by lap. A word holds the numbers of one lap.
+        """
+        index = (self.peer, number // 32 % REPLAY_WORDS)
+        lap, bit = number // 32 // REPLAY_WORDS, 1 << number % 32
+        word = self.at.get("replays", self.peer, kind)[index[1]]
+        seen, its_lap, its_epoch = word % U32, (word >> 32) % LAPS, word >> 54
+        kept = 0
+        if seen and its_epoch == epoch % EPOCHS:
+            if lap == its_lap:
+                kept = seen
+            if kept & bit or 1 <= (its_lap - lap) % LAPS <= LAPS_OLD:
+                raise DroppedError("replayed")
+        self.at.set("replays", index, kind, epoch % EPOCHS << 54 | lap << 32 | kept | bit)
+
+    def _is_overtaken(self) -> bool:
+        newest: int = self.at.get("peers", self.peer, "plane_mask_ns")
+        return self.o.tx_ns < newest < self.o.tx_ns + 1000 * MS
+
+    def _learn_status(self) -> None:
+        at, peer = self.at, self.peer
+        if at.is_unheard(peer) or self.status & (DETACHED | PLAIN):
+            at.set("peers", peer, "plain_ns", NOW)
+        at.set("peers", peer, "heard_ns", NOW)
+        if self._is_overtaken():
+            return
+        if at.get("peers", peer, "plane_mask") != self.plane_mask:
+            self._choose_usable()
+        for name, value in (
+            ("plane_mask_ns", self.o.tx_ns),
+            ("generation", self.generation),
+            ("key_ids", [*self.key_ids, 0, 0]),
+            ("fingerprint", self.fingerprint),
+            ("status", self.status),
+            ("plane_mask", self.plane_mask),
+        ):
+            at.set("peers", peer, name, value)
+
+    def _choose_usable(self) -> None:
+        """Usable are the good EVs on links of both ends, and while these are too few, the best of the others."""
+        at, plane_mask = self.at, self.plane_mask & self.at.get("node", (), "plane_mask")
+        numbers = [n for peer, n in self.host.headers if peer == self.peer and plane_mask >> n // self.host.slots & 1]
+        ranked = sorted((self._rank(n), n % self.host.slots, n) for n in numbers)
+        most = at.get("peers", self.peer, "floor") or 1
+        self.usable = [n for rank, _, n in ranked if rank == 1]
+        self.usable += [n for rank, _, n in ranked if 1 < rank < 5][: max(0, most - len(self.usable))]
+        if not self.usable:
+            self.usable = [n for rank, _, n in ranked if rank == 5][:most]
+        words = [sum(1 << n % 64 for n in self.usable if n // 64 == w) for w in range(4)]
+        at.set("peers", self.peer, "usable", words)
+        at.set("peers", self.peer, "usable_planes", sum(1 << p for p in {n // self.host.slots for n in self.usable}))
+        at.add("peers", self.peer, "usable_changes", 1)
+        at.set("watches", self.peer, "due_ns", 0)
+
+    def _rank(self, n: int) -> int:
+        def get(table: str, name: str) -> int:
+            value: int = self.at.get(table, (self.peer, n), name)
+            return value
+
+        state = get("evs", "state")
+        if state == EvState.GOOD or (state == EvState.SKIP and not get("path_stats", "lag_ns")):
+            return 1
+        if state != EvState.ASSUMED_BAD:
+            return {EvState.UNKNOWN: 2, EvState.SKIP: 3}.get(EvState(state), 6)
+        if get("evs", "reason") in (Reason.LOSS, Reason.GREY_LOSS):
+            return 5 if get("path_stats", "lost_bursts") else 4
+        return 4 if get("path_stats", "good") else 5
+
+
+# ---- the programs ----
+
 
 SINGLE, OF_BURST = b"dpop", b"epop"
 """The marks that mrc_pop_xdp leaves in front of a popped packet (bpf/deliver.h)."""

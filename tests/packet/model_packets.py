@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from siphash24 import siphash24
 
 from mrcd.kernel.abi import BALLAST
-from tests.packet.cluster import ALL_PLANES, EVS, H0, H1, H2, H5, PLANES
-from tests.packet.model_host import (
+from tests.packet.model import (
     COUNT,
     DATA,
     ETH_IPV6,
@@ -35,6 +34,7 @@ from tests.packet.model_host import (
     VERSION,
     Host,
 )
+from tests.packet.rig import ALL_PLANES, EVS, H0, H1, H2, H5, PLANES
 
 GENERATION = 7  # of the peers' tables
 _HOP_BY_HOP, _FRAGMENT, _TCP = 0, 44, 6

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Models host h2: what has arrived there, and the reports that it sends."""
+"""Models host h2, what has arrived there and the reports that it sends; and runs mrc_tick with simulated time."""
 
 import random
 from dataclasses import dataclass
@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
+from mrcd.config.cluster_file import Health
+from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi, enums
+from mrcd.kernel.abi import HEARD_AGAIN
 from mrcd.kernel.enums import EvState, Reason
 from tests.packet.clock import MS, advance, now
-from tests.packet.cluster import ALL_PLANES, EVS, H2, PLANES, Setup
-from tests.packet.rig import Bench
+from tests.packet.rig import ALL_PLANES, EVS, H2, NEVER, PLANES, SLOTS, Bench, Setup
+from tests.packet.wires import Tap
 
-NEVER = 2**62
 EVERY = list(range(EVS))
 GENERATION = 0xABCD0001
 BURST_PROBES, LOST_BURSTS, BURSTS_AT_ONCE = 16, 6, 8  # bpf/judge.h, mrc_state.h
@@ -121,10 +123,13 @@ class Reporter:
 
     def pass_through(self, chance: random.Random, loss: dict[int, float], packets: dict[int, int] | int = 10) -> None:
         """Sends traffic for one report over paths with random loss: data, probe bursts and the request itself."""
+        seqs = self.bench.tables.evs["probe_seq"][H2].tolist()
         for ev in range(self.evs):
             rate, sent = loss.get(ev, 0.0), packets if isinstance(packets, int) else packets[ev]
-            self.send(ev, sent, arrive=sum(chance.random() >= rate for _ in range(sent)))
-            self.probes[ev] += sum(chance.random() >= rate for _ in range(self.burst(ev, 0)))
+            if sent:
+                self.send(ev, sent, arrive=sum(chance.random() >= rate for _ in range(sent)))
+            if seqs[ev] != self._probes_sent[ev]:
+                self.probes[ev] += sum(chance.random() >= rate for _ in range(self.burst(ev, 0)))
         advance(PAST_REORDERING_MS * MS)
         request = self.request_report(arrives=False)
         if chance.random() >= loss.get(request.ev, 0.0):
@@ -195,3 +200,87 @@ def events(bench: Bench) -> list[tuple[int, str, str, str]]:
         for e in bench.dataplane.events()
         if e["ev"] != abi.EVENT_IDLE_TIMEOUT
     ]
+
+
+# ---- the tick ----
+
+
+UNKNOWN, GOOD, SKIP, ASSUMED_BAD, DENIED = EvState
+HEALTH = Health()
+INTERVAL_MS = HEALTH.probe_interval_ms
+ETH_HLEN, IP_HLEN = 14, 40
+TICK_S, SUSPECT_TICK_S = 0.02, INTERVAL_MS / 4000  # bpf/tick.h
+
+
+def postpone(bench: Bench, *peers: int) -> None:
+    """Sets the deadlines of these peers to never."""
+    bench.tables.watches["due_ns"][list(peers)] = NEVER
+
+
+def probe_requests(wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Returns (receiver, EV) of the plain requests sent, and the receivers of requests for a report."""
+    mrcs = [Ether(f.data) for wire in wires for f in wire.frames()]
+    assert all(m[MRC].type == PROBE_REQUEST for m in mrcs)
+    plain = sorted((m[MRC].receiver, m[MRC].ev) for m in mrcs if not m[MRCProbe].counts)
+    return plain, sorted(m[MRC].receiver for m in mrcs if m[MRCProbe].counts)
+
+
+def run_tick(bench: Bench, ms: int = 0) -> float:
+    """Advances the time, then runs the tick. Returns the seconds until the next tick."""
+    advance(ms * MS)
+    return bench.dataplane.tick()
+
+
+def run_ticks(bench: Bench, ms: int, step_ms: int = INTERVAL_MS) -> None:
+    """Runs ticks for `ms` milliseconds, `step_ms` apart."""
+    for _ in range(0, ms, step_ms):
+        run_tick(bench, step_ms)
+
+
+def tick_h2_now(bench: Bench) -> None:
+    """Makes h2 due and runs the tick."""
+    bench.tables.watches["due_ns"][H2] = 0
+    run_tick(bench)
+
+
+def record_arrivals(bench: Bench, *evs: int, reports: int = 1) -> None:
+    """Writes the tables as after `reports` reports without loss, and replies to all probes, on these EVs."""
+    path_stats, sent = bench.tables.path_stats, bench.tables.evs["probe_seq"]
+    path_stats["good"][H2, list(evs)] += reports
+    path_stats["reply_seq"][H2, list(evs)] = sent[H2, list(evs)]
+    bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
+    watch = bench.tables.watches[H2]
+    watch["unanswered"] = 0
+    if watch["silent"]:
+        watch["silent"], watch["due_ns"] = HEARD_AGAIN, 0
+
+
+def reply(bench: Bench, ev: int, *, tx_ns: int) -> None:
+    """Delivers the reply of h2 to the newest probe on an EV, which was sent at `tx_ns`."""
+    seq = int(bench.ev(H2, ev)["probe_seq"])
+    probe = MRCProbe(seq=seq, plane_mask=ALL_PLANES, generation=1, tx_ns=tx_ns)
+    frame = bench.arriving("h2", ev, Raw(bytes(probe)), type=PROBE_REPLY, tx_ns=tx_ns + 10**10)
+    bench.pop("tc", frame, ev // SLOTS)
+
+
+def probes_by_kind(bench: Bench) -> dict[str, int]:
+    """Returns the numbers of probes sent, by kind, without zeros."""
+    return {kind: n for kind, n in bench.tables.probes_sent().items() if n}
+
+
+def fail_ev(bench: Bench, ev: int, flaps: int = 1, reason: Reason = Reason.LOSS) -> None:
+    """Sets an EV to ASSUMED_BAD, as the programs do."""
+    assert bench.dataplane.set_state(H2, ev, ASSUMED_BAD, reason, [GOOD, SKIP])
+    bench.ev(H2, ev)["flaps"] = flaps
+
+
+def with_deadlines(bench: Bench) -> list[int]:
+    """Returns the EVs of h2 that have a deadline."""
+    words = bench.tables.watches["deadlines"][H2].tolist()
+    return [ev for ev in range(EVS) if words[ev // 64] >> ev % 64 & 1]
+
+
+def record_all_answers(bench: Bench) -> None:
+    """Writes the tables as after all peers answered all requests."""
+    bench.tables.watches["unanswered"] = bench.tables.watches["pending"] = 0
+    bench.tables.reports["applied_seq"] = bench.tables.reports["report_seq"]

@@ -7,8 +7,7 @@
 
 Everything is in a network namespace without a name, and in a BPF file system below a temporary
 directory. The programs run by BPF_PROG_TEST_RUN; for redirects, VLAN tags and bursts, which that cannot show,
-they are attached, and real packets go through the veths. One class holds it all, in about 320 lines, because every
-part uses the same tables, namespace and programs.
+they are attached, and real packets go through the veths.
 """
 
 import contextlib
@@ -19,18 +18,21 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
+from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
-from scapy.packet import Packet
+from scapy.packet import Packet, Raw
 
 from mrcd.config import cluster_file
 from mrcd.config.agreed import fingerprint
-from mrcd.config.cluster_file import Config, Granularity
+from mrcd.config.cluster_file import Config, Encapsulation, Granularity
 from mrcd.daemon import write_tables
 from mrcd.fabric import links, topology, wire
 from mrcd.kernel import abi, enums, features, libbpf
@@ -40,10 +42,69 @@ from mrcd.kernel.links import Attachment
 from mrcd.kernel.pinned import Tables, prefix_key
 from mrcd.kernel.settings import classes
 from mrcd.net import hooks
+from tests.cluster_files import dual
 from tests.packet import clock
-from tests.packet.cluster import ALL_PLANES, EVS, PLANES, Setup, nic_mac, wire_mac
-from tests.packet.kernel import create_array
-from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, unmount, until
+from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, create_array, unmount, until
+
+PLANES, SLOTS = 4, 4
+EVS = PLANES * SLOTS
+ALL_PLANES = (1 << PLANES) - 1
+
+H0, H1, H2, H5 = 0, 1, 2, 5
+ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")  # of packets of the stack
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A cluster to load the programs for.
+
+    Encapsulation, width of a peer's table, T1s per plane, lines of [health], more lines, and whether tests set the
+    clock of the programs.
+    """
+
+    encapsulation: Encapsulation = "usid"
+    health: str = ""
+    evs: int = EVS
+    t1s: int = SLOTS
+    more: str = ""
+    test_clock: bool = True
+
+    @property
+    def text(self) -> str:
+        """Returns the configuration file."""
+        fabric = f"[cluster]\nplanes = {PLANES}\nt0s = 2\nt1s = {self.t1s}\nmtu = 1500\nevs_per_peer = {self.evs}\n"
+        hosts = dual(H0, 0, 0) + dual(H1, 0, 1) + dual(H2, 1, 0) + dual(H5, 1, 1)
+        return f'{fabric}encapsulation = "{self.encapsulation}"\n{hosts}[health]\n{self.health}\n{self.more}'
+
+    def plan(self, host: str = "h0") -> topology.Plan:
+        """Returns the plan of one of the hosts."""
+        return topology.plan(cluster_file.parse(self.text), host)
+
+
+def nic_mac(plane: int) -> str:
+    """Returns the MAC address of this host's NIC."""
+    return f"02:00:00:00:00:{plane:02x}"
+
+
+def wire_mac(plane: int) -> str:
+    """Returns the MAC address of the T0 at the other end."""
+    return f"02:00:00:00:01:{plane:02x}"
+
+
+def datagram(source: int, to: int, version: int = 4, size: int = 100, tos: int = 0) -> Packet:
+    """Returns a UDP packet between two hosts' applications: `size` bytes of data, `tos` or traffic class."""
+    if version == 4:
+        ip = IP(src=f"10.99.0.{source + 1}", dst=f"10.99.0.{to + 1}", tos=tos, id=7, ttl=63)
+    else:
+        ip = IPv6(src=f"fd00:99::{source + 1}", dst=f"fd00:99::{to + 1}", tc=tos, fl=0x12345, hlim=63)
+    return ip / UDP(sport=1000, dport=2000) / Raw(bytes(i & 0xFF for i in range(size)))
+
+
+all_encapsulations = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)
+
+
+# ---- the bench ----
+
 
 ACKS = 4096  # entries of mrc_acks (bpf/mrc_state.h)
 
@@ -131,6 +192,7 @@ class Bench:
         self._host, self._side = host, "w" if wired_to else "n"
         self._bpffs = directory
         self._taps: dict[tuple[str, int], Tap] = {}
+        self._inlets: list[Tap] = []  # taps of NICs whose packets are popped in this test
         self._stack: Sender | None = None
         self._made: dict[Setup, dict[str, Any]] = {}  # plans, and tables at the start of a test
         self._far: Bench | None = None
@@ -223,6 +285,7 @@ class Bench:
     def fresh(self) -> Iterator[Self]:
         """A block inside the namespace, on one CPU, with the tables in their initial state."""
         clock.begin()
+        self._inlets.clear()
         cpus = os.sched_getaffinity(0)
         for name, table in self._pristine.items():
             self._table(name)[...] = table
@@ -369,13 +432,7 @@ class Bench:
         """Returns a packet of a host to this one on an EV, as it leaves the last switch."""
         path = self.path(self.plan.host.id, number, host)
         frame = wire.outer(
-            self._plans[host],
-            path,
-            payload,
-            smac=wire_mac(path.plane),
-            dmac=nic_mac(path.plane),
-            vlan=vlan,
-            mrc=mrc,
+            self._plans[host], path, payload, smac=wire_mac(path.plane), dmac=nic_mac(path.plane), vlan=vlan, mrc=mrc
         )
         frame[IPv6].dst = str(self.plan.sids[path.plane])
         frame[IPv6].hlim = wire.HOP_LIMIT - 3
@@ -385,9 +442,9 @@ class Bench:
 
     # ---- programs ----
 
-    def push(self, packet: Packet) -> tuple[Verdict, bytes]:
-        """Runs mrc_push on a packet of the stack at mrc0. Returns verdict and packet."""
-        frame = bytes(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01") / packet)
+    def push(self, packet: Packet | bytes) -> tuple[Verdict, bytes]:
+        """Runs mrc_push on a packet of the stack at mrc0, or on a frame. Returns verdict and packet."""
+        frame = packet if isinstance(packet, bytes) else bytes(ETHERNET / packet)
         verdict, out = libbpf.run_program(self.dataplane.program("mrc_push"), frame, room=1 << 13)
         return _TC[verdict], out
 
@@ -449,7 +506,9 @@ class Bench:
         self._attach(f"pop-{name}", "mrc_pop", name, "ingress")
         if xdp:
             self._attach(f"xdp-{name}", "mrc_pop_xdp", name, xdp)
-        return self.tap(name, other, ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
+        tap = self.tap(name, other, ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
+        self._inlets.append(tap)
+        return tap
 
     def receive(self, protocol: Protocol, *, merging: bool = False) -> Tap:
         """Makes m0b receive popped packets. Returns a tap that sees them."""
@@ -457,7 +516,9 @@ class Bench:
         self.tables.node["overlay_eth"] = [octet for mac in macs for octet in _octets(mac)]
         self.tables.node["merge_ifindex"] = self.ifindex["m0bp"] if merging else 0
         self.tables.node["overlay_ifindex"] = self.ifindex["m0b"]
-        return self.tap("m0b", "m0bp", ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
+        tap = self.tap("m0b", "m0bp", ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
+        tap.inlets = self._inlets
+        return tap
 
     def _attach(self, name: str, program: str, interface: str, point: Any) -> None:
         self.dataplane.attach(Attachment(name, program, interface, self.ifindex[interface], point))
@@ -497,3 +558,41 @@ def _program_exists(program_id: int) -> bool:
     if fd >= 0:
         os.close(fd)
     return fd >= 0
+
+
+# ---- packets from the fabric ----
+
+
+both_hooks = pytest.mark.parametrize("hook", ["tc", "xdp"])
+
+
+def inner(version: int = 4, tos: int = 0, size: int = 100) -> Packet:
+    """Returns a packet from host h2 to this one."""
+    return datagram(H2, H0, version, size, tos)
+
+
+def udp_only(dst: str, size: int, port: int = 4797) -> Packet:
+    """Returns UDP to mrcd's port with too little payload for an MRC header."""
+    head = Ether(src=wire_mac(0), dst=nic_mac(0)) / IPv6(src="fd10:0:0:1::3", dst=dst)
+    return head / UDP(sport=0xC000, dport=port, chksum=0) / Raw(bytes(size))
+
+
+def popped(packet: Packet, plane: int = 0) -> bytes:
+    """Returns the bytes of an inner packet as the stack receives it."""
+    return bytes(Ether(src=wire_mac(plane), dst=nic_mac(plane)) / packet)
+
+
+def untouched(bench: Bench, hook: Hook, frame: Packet | bytes, plane: int = 0) -> None:
+    """Asserts that the packet passes unchanged, and that nothing is counted."""
+    before = bench.counted()
+    assert bench.pop(hook, frame, plane) == ("pass", bytes(frame))
+    assert bench.drops() == {}
+    assert bench.counted() == before
+
+
+def dropped(bench: Bench, hook: Hook, frame: Packet | bytes, reason: str, plane: int = 0) -> None:
+    """Asserts that the packet is dropped with exactly this reason, and nothing else is counted."""
+    before = bench.counted()
+    assert bench.pop(hook, frame, plane)[0] == "drop"
+    assert bench.drops() == {reason: 1}
+    assert bench.counted() == before

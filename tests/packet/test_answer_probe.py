@@ -2,7 +2,6 @@
 """Tests how mrc_pop answers probe requests: the reply has this host's counts, and takes an EV of its choice."""
 
 import itertools
-from typing import Any
 
 import pytest
 from scapy.layers.inet import UDP
@@ -14,9 +13,8 @@ from mrcd.fabric.wire import DIAGNOSTIC, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST,
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState
 from tests.packet.clock import advance, now
-from tests.packet.cluster import EVS, H2, H5, SLOTS, Setup, all_encapsulations
 from tests.packet.reports import GENERATION
-from tests.packet.rig import Bench
+from tests.packet.rig import EVS, H2, H5, SLOTS, Bench, Setup, all_encapsulations
 from tests.packet.wires import changed
 
 pytestmark = pytest.mark.root
@@ -100,19 +98,6 @@ def test_a_report_has_the_exact_counts(bench: Bench, first: int, counts: int) ->
     assert bench.drops() == {}
 
 
-@all_encapsulations
-def test_no_request_is_answered_while_nics_use_different_tables(bench: Bench) -> None:
-    bench.tables.node["generation"] = 0
-    assert bench.pop("tc", request(bench, 5, counts=EVS), 1)[0] == "drop"
-    assert (bench.tables.rxs["probes"][H2, 5], bench.drops()) == (1, {})
-
-
-def test_a_request_does_not_count_as_data(bench: Bench) -> None:
-    bench.pop("tc", changed(request(bench), IPv6, tc=3), 1)
-    assert bench.rx(H2, 5) == (0, 0, 0)
-    assert not bench.tables.evs["tx_packets"].any()
-
-
 @pytest.mark.parametrize("bench", ["srh"], indirect=True)
 @pytest.mark.parametrize("counts", [0, EVS])
 @pytest.mark.parametrize("length", [0, 24, 88])
@@ -165,22 +150,11 @@ def test_without_a_usable_ev_the_reply_takes_the_mirror_of_the_path(bench: Bench
         assert answered(bench, request(bench, ev))[IPv6].fl == ev
 
 
-def test_a_reply_ignores_the_plane_mask_of_the_peer(bench: Bench) -> None:
-    assert answered(bench, request(bench, 5, plane_mask=0))[IPv6].fl == 5
-
-
 def test_a_request_on_an_ev_without_a_mirror_is_not_answered(bench: Bench) -> None:
     """The peer has a path that this host lacks, and no other EV is usable."""
     bench.set_state(H2, EvState.DENIED, *range(EVS))
     bench.ev(H2, 5)["configured"] = 0
     refused(bench, request(bench, 5), "reply_failed")
-
-
-@pytest.mark.parametrize("kind", [PROBE_REQUEST, PROBE_REPLY])
-def test_xdp_leaves_probes_to_tc(bench: Bench, kind: int) -> None:
-    frame, before = bytes(changed(request(bench, counts=EVS), MRC, type=kind)), bench.counted()
-    assert bench.pop_xdp(frame, bench.ifindex["n1"]) == ("pass", frame)
-    assert (bench.counted(), bench.drops()) == (before, {})
 
 
 @all_encapsulations
@@ -240,25 +214,6 @@ def test_link_state_of_a_restarted_peer_is_accepted(bench: Bench) -> None:
 # ---- malformed requests ----
 
 
-@pytest.mark.parametrize(
-    ("first", "counts"), [(1, EVS), (EVS, 1), (0, EVS + 1), (0, 128), (0, 129), (0, 65535), (65535, 1), (65535, 65535)]
-)
-def test_requests_for_a_report_of_missing_evs_are_dropped(bench: Bench, first: int, counts: int) -> None:
-    tail = bytes(abi.BALLAST + 8 * 200)
-    refused(bench, request(bench, first=first, counts=counts, tail=tail), "bad_probe")
-
-
-@all_encapsulations
-def test_requests_truncated_at_any_length_are_dropped(bench: Bench) -> None:
-    """The packet ends early."""
-    whole = request(bench, counts=EVS)
-    header = len(whole) - len(whole[MRC].payload)
-    for length in range(header - len(MRC()), len(whole)):
-        refused(bench, bytes(whole)[:length], "truncated")
-    assert bench.pop("tc", whole, 1)[0] == "redirect"
-    assert bench.drops() == {"truncated": len(whole) - header + len(MRC())}
-
-
 @pytest.mark.parametrize("kind", [PROBE_REQUEST, PROBE_REPLY])
 @pytest.mark.parametrize("padding", [0, 100])
 def test_probes_with_short_length_fields_are_dropped(bench: Bench, kind: int, padding: int) -> None:
@@ -286,21 +241,6 @@ def test_requests_without_room_for_their_report_are_dropped(bench: Bench, counts
     for length in range(len(tail)):
         refused(bench, request(bench, counts=counts, tail=tail[:length]), "bad_probe")
     assert bench.pop("tc", request(bench, counts=counts, tail=tail), 1)[0] == "redirect"
-
-
-def test_a_longer_probe_is_returned_whole(bench: Bench) -> None:
-    """Later versions may append fields: they are returned unchanged."""
-    answered(bench, request(bench, tail=bytes(range(24))))
-    tail = BALLAST + bytes(8 * EVS) + b"more"
-    _, out = bench.pop("tc", request(bench, counts=EVS, tail=tail), 1)
-    assert out.endswith(b"more")
-
-
-def test_requests_for_another_host_change_no_link_state(bench: Bench) -> None:
-    fields: dict[str, Any] = {"receiver": H5}
-    before = bench.counted()
-    refused(bench, changed(request(bench), MRC, **fields), "wrong_receiver")
-    assert bench.counted() == before
 
 
 # ---- diagnostic probes ----

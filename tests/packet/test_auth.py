@@ -1,44 +1,149 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the tags of packets: what a forged, foreign or recorded packet changes, which is nothing but a drop count.
-
-tagging.py makes the tags.
-"""
+"""Tests the tags of packets: what a forged, foreign or recorded packet changes, which is nothing but a drop count."""
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 from scapy.layers.inet6 import ICMPv6DestUnreach, IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
+from siphash24 import siphash24
 
-from mrcd.fabric.wire import DIAGNOSTIC, MRC, PROBE_REPLY, MRCProbe, MRCReport
+from mrcd.auth.keyring import Keyring
+from mrcd.auth.pair_keys import pair_key
+from mrcd.auth.secrets_file import Secret
+from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi
 from mrcd.kernel.enums import AuthMode, EvState
-from tests.packet.arrivals import both_hooks
 from tests.packet.clock import MS, advance, now
-from tests.packet.cluster import ALL_PLANES, EVS, H0, H1, H2, SLOTS, all_encapsulations, datagram, nic_mac, wire_mac
-from tests.packet.reports import GENERATION, NEVER
-from tests.packet.rig import Bench, Hook
-from tests.packet.tagging import (
-    CLOCK_AHEAD_NS,
-    EV,
-    NEW,
-    OLD,
-    PLANE,
-    S,
-    accepts,
-    authenticate,
-    data,
-    own_request,
-    refuses,
-    reply_to,
-    request,
-    tag_of,
-    tagged,
-    written,
+from tests.packet.reports import GENERATION
+from tests.packet.rig import (
+    ALL_PLANES,
+    EVS,
+    H0,
+    H1,
+    H2,
+    NEVER,
+    SLOTS,
+    Bench,
+    Hook,
+    all_encapsulations,
+    both_hooks,
+    datagram,
+    inner,
+    nic_mac,
+    popped,
+    wire_mac,
 )
 
 pytestmark = pytest.mark.root
+
+
+OLD, NEW = Secret(7, bytes(range(32))), Secret(8, bytes(range(32, 64)))
+EV, PLANE = 5, 1
+S = 1000 * MS
+CLOCK_AHEAD_NS = 3600 * S  # of h2's clock
+
+
+def authenticate(bench: Bench, mode: AuthMode = AuthMode.REQUIRED, *secrets: Secret) -> None:
+    """Gives the bench the keys of its peers, and h2's clock."""
+    keyring = Keyring(H0)
+    keyring.use(mode, secrets or (OLD,))
+    rows = np.array([p.host.id for p in bench.plan.peers])
+    keyring.follow(bench.tables.auths, bench.tables.peers, rows, anew=True)
+    bench.tables.auths["clock_ns"][H2] = CLOCK_AHEAD_NS
+    bench.peer(H2)["generation"] = GENERATION
+    bench.peer(H2)["heard_ns"] = now() + 60 * S  # so it stays heard a moment ago
+
+
+def digest(secret: Secret, sender: int, receiver: int, message: bytes) -> int:
+    """Returns a tag as the number that scapy writes into the header."""
+    key = pair_key(secret.secret, sender, receiver)
+    return int.from_bytes(siphash24(message, key=key).digest(), "big")
+
+
+def tag_of(packet: Packet, secret: Secret, sender: int, receiver: int) -> int:
+    """Returns the tag that a packet must have."""
+    raw = bytes(packet[MRC])
+    message = raw[:24]
+    if packet[MRC].type != 1:
+        probe = MRCProbe(raw[32:64])
+        message += raw[32:64]
+        if packet[MRC].type == PROBE_REPLY and probe.counts:
+            begin = 64 + abi.BALLAST
+            message += raw[begin : begin + 8 * probe.counts]
+    return digest(secret, sender, receiver, message)
+
+
+def tagged(packet: Packet, secret: Secret = OLD, sender: int = H2, receiver: int = H0) -> Packet:
+    """Tags a packet, of h2 to this host unless given."""
+    packet[MRC].key_id = secret.key_id
+    packet[MRC].auth = tag_of(packet, secret, sender, receiver)
+    return packet
+
+
+def its_clock(ago_ns: int = 0) -> int:
+    """Returns the time by h2's clock."""
+    return now() + CLOCK_AHEAD_NS - ago_ns
+
+
+def data(bench: Bench, ago_ns: int = 0, host: str = "h2", **mrc: Any) -> Packet:
+    """Returns a data packet of h2 that it sent so long ago."""
+    return bench.arriving(host, EV, inner(), **{"tx_ns": its_clock(ago_ns), **mrc})
+
+
+def request(bench: Bench, seq: int = 1, *, ago_ns: int = 0, flags: int = 0, **probe: Any) -> Packet:
+    """Returns a probe request of h2."""
+    sent_ns = its_clock(ago_ns)
+    fields = {"seq": seq, "plane_mask": ALL_PLANES, "generation": GENERATION, "tx_ns": sent_ns, **probe}
+    room = bytes(abi.BALLAST + 8 * fields["counts"]) if fields.get("counts") else b""
+    content = Raw(bytes(MRCProbe(**fields)) + room)
+    return bench.arriving("h2", EV, content, type=PROBE_REQUEST, seq=seq, tx_ns=sent_ns, flags=flags)
+
+
+def own_request(bench: Bench) -> Packet:
+    """Has this host send a request for a report to h2. Returns it as sent."""
+    bench.reports(H2)["requested_ns"] = 0
+    bench.tables.path_stats["probe_after_ns"][H2] = NEVER
+    wires = bench.wires()
+    bench.dataplane.sweep(H2)
+    (frame,) = [Ether(f.data) for wire in wires for f in wire.frames()]
+    return frame
+
+
+def reply_to(bench: Bench, sent: Packet, *, packets: int = 0, plane_mask: int = ALL_PLANES) -> Packet:
+    """Returns h2's reply to a request of this host."""
+    probe = MRCProbe(bytes(sent[MRCProbe])[:32])
+    probe.plane_mask, probe.generation = plane_mask, GENERATION
+    counts = [MRCCount(packets=packets, probes=1) for _ in range(probe.counts)]
+    content = Raw(bytes(probe) + (bytes(abi.BALLAST) + b"".join(map(bytes, counts)) if counts else b""))
+    return bench.arriving("h2", sent[MRC].ev, content, type=PROBE_REPLY, seq=sent[MRC].seq, tx_ns=its_clock())
+
+
+def written(bench: Bench) -> bytes:
+    """Returns all that a believed packet changes."""
+    tables = bench.tables
+    return bench.counted() + tables.watches.tobytes() + tables.replays.tobytes() + tables.auths.tobytes()
+
+
+def refuses(bench: Bench, packet: Packet, reason: str, hook: Hook = "tc") -> None:
+    """Asserts that a packet is dropped with this reason, and changes nothing else."""
+    drops, before = bench.drops(), written(bench)
+    assert bench.pop(hook, packet, PLANE)[0] == "drop"
+    assert bench.drops() == {**drops, reason: drops.get(reason, 0) + 1}
+    assert written(bench) == before
+
+
+def accepts(bench: Bench, packet: Packet, hook: Hook = "tc") -> None:
+    """Asserts that a data packet is delivered."""
+    drops = bench.drops()
+    assert bench.pop(hook, packet, PLANE) == ("pass", popped(inner(), PLANE))
+    assert bench.drops() == drops
+
+
+# ---- packets of this host ----
 
 
 # ---- what this host sends ----
@@ -52,12 +157,6 @@ def test_pushed_data_has_the_tag_of_an_independent_siphash(bench: Bench, version
         _, out = bench.push(datagram(H0, H2, version))
         packet = Ether(out)
         assert (packet[MRC].key_id, packet[MRC].auth) == (7, tag_of(packet, OLD, H0, H2))
-
-
-def test_without_authentication_packets_have_no_tag(bench: Bench) -> None:
-    _, out = bench.push(datagram(H0, H2))
-    assert (Ether(out)[MRC].key_id, Ether(out)[MRC].auth) == (0, 0)
-    assert own_request(bench)[MRC].auth == 0
 
 
 def test_a_request_is_tagged_and_names_the_accepted_keys(bench: Bench) -> None:
@@ -84,15 +183,6 @@ def test_a_reply_is_tagged_with_its_counts(bench: Bench, counts: int) -> None:
 
 
 @both_hooks
-@pytest.mark.parametrize("mode", [AuthMode.PERMISSIVE, AuthMode.REQUIRED])
-def test_tagged_data_is_delivered(bench: Bench, hook: Hook, mode: AuthMode) -> None:
-    authenticate(bench, mode)
-    accepts(bench, tagged(data(bench)), hook)
-    assert bench.rx(H2, EV)[0] == 1
-    assert bench.tables.auths["untagged"][H2] == 0
-
-
-@both_hooks
 @pytest.mark.parametrize(
     ("field", "value"),
     [("seq", 99), ("segments", 3), ("tx_ns", None), ("ev", EV + 1), ("flags", 1), ("auth", None)],
@@ -103,39 +193,6 @@ def test_each_field_of_the_header_is_under_the_tag(bench: Bench, hook: Hook, fie
     packet = tagged(data(bench))
     setattr(packet[MRC], field, getattr(packet[MRC], field) ^ 1 if value is None else value)
     refuses(bench, packet, "bad_tag", hook)
-
-
-@both_hooks
-def test_untagged_data_is_dropped_if_a_tag_is_required(bench: Bench, hook: Hook) -> None:
-    authenticate(bench)
-    refuses(bench, data(bench), "untagged", hook)
-
-
-@both_hooks
-def test_untagged_data_is_counted_if_tags_are_permissive(bench: Bench, hook: Hook) -> None:
-    authenticate(bench, AuthMode.PERMISSIVE)
-    accepts(bench, data(bench), hook)
-    assert bench.tables.auths["untagged"][H2] == 1
-
-
-def test_an_untagged_segment_that_xdp_leaves_to_tc_is_counted_once(bench: Bench) -> None:
-    authenticate(bench, AuthMode.PERMISSIVE)
-    accepts(bench, data(bench, segments=3), "xdp")
-    assert bench.tables.auths["untagged"][H2] == 1
-
-
-@both_hooks
-def test_a_wrong_tag_is_dropped_even_if_tags_are_permissive(bench: Bench, hook: Hook) -> None:
-    authenticate(bench, AuthMode.PERMISSIVE)
-    packet = tagged(data(bench))
-    packet[MRC].auth ^= 1
-    refuses(bench, packet, "bad_tag", hook)
-
-
-@both_hooks
-def test_a_key_that_this_host_does_not_have_is_named(bench: Bench, hook: Hook) -> None:
-    authenticate(bench)
-    refuses(bench, tagged(data(bench), NEW), "unknown_key", hook)
 
 
 @both_hooks
@@ -159,28 +216,7 @@ def test_data_of_the_last_moments_is_delivered(bench: Bench, hook: Hook) -> None
         accepts(bench, tagged(data(bench, ago_ns)), hook)
 
 
-@both_hooks
-def test_both_secrets_are_accepted_during_a_rotation(bench: Bench, hook: Hook) -> None:
-    authenticate(bench, AuthMode.REQUIRED, OLD, NEW)
-    accepts(bench, tagged(data(bench), OLD), hook)
-    accepts(bench, tagged(data(bench), NEW), hook)
-
-
 # ---- requests ----
-
-
-def test_a_forged_plane_mask_changes_nothing(bench: Bench) -> None:
-    authenticate(bench)
-    packet = request(bench, plane_mask=0)
-    refuses(bench, packet, "untagged")
-    packet[MRC].key_id, packet[MRC].auth = OLD.key_id, 12345
-    refuses(bench, packet, "bad_tag")
-    assert bench.peer(H2)["plane_mask"] & ALL_PLANES == ALL_PLANES
-
-
-def test_without_authentication_a_forged_plane_mask_is_believed(bench: Bench) -> None:
-    bench.pop("tc", request(bench, plane_mask=0), PLANE)
-    assert bench.peer(H2)["plane_mask"] == 0
 
 
 @pytest.mark.parametrize(
@@ -217,11 +253,6 @@ def test_a_request_of_the_tables_before_is_not_believed(bench: Bench) -> None:
     assert bench.peer(H2)["generation"] == GENERATION + 1
 
 
-def test_recorded_requests_are_stale(bench: Bench) -> None:
-    authenticate(bench)
-    refuses(bench, tagged(request(bench, ago_ns=S)), "stale")
-
-
 def is_report_due(bench: Bench) -> bool:
     """Returns whether the tick is to request a report from h2 at once."""
     watch = bench.tables.watches[H2]
@@ -240,46 +271,6 @@ def test_a_report_is_requested_from_a_peer_whose_clock_restarted(
         assert bench.pop(hook, tagged(make(bench, ago_ns=1000 * S)), PLANE)[0] == "drop"
         assert is_report_due(bench) == is_due
     assert bench.drops() == {"stale": 2}
-
-
-@both_hooks
-def test_data_is_refused_until_the_peers_clock_is_known(bench: Bench, hook: Hook) -> None:
-    """It may have been recorded before this host started."""
-    authenticate(bench)
-    bench.tables.auths["clock_ns"][H2] = bench.peer(H2)["heard_ns"] = 0
-    bench.tables.watches["due_ns"][H2] = NEVER
-    assert bench.pop(hook, tagged(data(bench)), PLANE)[0] == "drop"
-    assert (bench.drops(), is_report_due(bench)) == ({"stale": 1}, True)
-
-
-@both_hooks
-def test_a_roll_out_loses_no_data_while_the_peers_clock_is_unknown(bench: Bench, hook: Hook) -> None:
-    """Without a tag the same packet would pass, too."""
-    authenticate(bench, AuthMode.PERMISSIVE)
-    bench.tables.auths["clock_ns"][H2] = 0
-    accepts(bench, tagged(data(bench)), hook)
-
-
-def test_a_request_is_answered_but_not_believed_until_the_peers_clock_is_known(bench: Bench) -> None:
-    authenticate(bench)
-    bench.tables.auths["clock_ns"][H2] = bench.peer(H2)["heard_ns"] = 0
-    bench.tables.watches["due_ns"][H2] = NEVER
-    peer = bench.peer(H2).tobytes()
-    packet = tagged(request(bench, plane_mask=0, generation=GENERATION + 1))
-    for _ in range(2):  # it is not noted either: a recorded one must not make the peer's next ones old
-        assert bench.pop("tc", packet, PLANE)[0] == "redirect"
-    assert (bench.peer(H2).tobytes(), is_report_due(bench)) == (peer, True)
-    assert not any(bench.tables.replays[H2].tobytes())
-
-
-def test_a_diagnostic_request_is_answered_and_changes_nothing(bench: Bench) -> None:
-    authenticate(bench)
-    before = written(bench)
-    packet = tagged(request(bench, flags=DIAGNOSTIC, plane_mask=0))
-    verdict, out = bench.pop("tc", packet, PLANE)
-    assert (verdict, written(bench)) == ("redirect", before)
-    assert Ether(out)[MRC].auth == tag_of(Ether(out), OLD, H0, H2)
-    refuses(bench, request(bench, flags=DIAGNOSTIC), "untagged")
 
 
 # ---- replies ----
@@ -311,16 +302,6 @@ def test_a_reply_is_believed_once_and_tells_the_clock(bench: Bench) -> None:
     refuses_reply(bench, packet, "replayed")
 
 
-def test_a_reply_of_the_tables_before_does_not_hide_the_next_ones(bench: Bench) -> None:
-    """Numbers of probes begin anew with new tables."""
-    authenticate(bench)
-    sent = own_request(bench)
-    old = reply_to(bench, sent)
-    old[MRC].seq += 5000
-    refuses_reply(bench, tagged(old), "unsolicited_reply")
-    deliver_reply(bench, tagged(reply_to(bench, sent)))
-
-
 @pytest.mark.parametrize("change", ["counts", "plane_mask", "clock"])
 def test_what_a_reply_says_is_under_the_tag(bench: Bench, change: str) -> None:
     authenticate(bench)
@@ -331,15 +312,6 @@ def test_what_a_reply_says_is_under_the_tag(bench: Bench, change: str) -> None:
     forged[MRC].tx_ns = genuine[MRC].tx_ns + (change == "clock")
     forged[MRC].key_id, forged[MRC].auth = OLD.key_id, genuine[MRC].auth
     refuses_reply(bench, forged, "bad_tag")
-
-
-def test_an_old_reply_is_stale(bench: Bench) -> None:
-    authenticate(bench)
-    packet = reply_to(bench, own_request(bench))
-    content = MRCProbe(bytes(packet[MRC].payload)[:32])
-    content.tx_ns -= S
-    packet[MRC].payload = Raw(bytes(content) + bytes(packet[MRC].payload)[32:])
-    refuses_reply(bench, tagged(packet), "stale")
 
 
 # ---- ICMPv6 errors ----
@@ -375,3 +347,37 @@ def test_an_error_counts_only_if_it_quotes_the_tag_of_this_host(bench: Bench, ma
     assert bench.ev(H2, number)["state"] == EvState.GOOD
     bench.pop("tc", icmp_error(bench, sent), PLANE)
     assert bench.ev(H2, number)["state"] == EvState.ASSUMED_BAD
+
+
+# ---- secrets of pairs of hosts ----
+
+
+OF_H2 = Secret(OLD.key_id, b"", {H2: NEW.secret})
+KEY = Secret(OLD.key_id, NEW.secret)  # as the test's own SipHash takes it
+
+
+def its_data(bench: Bench) -> Packet:
+    """Returns a data packet of h1, which is at the same T0: it has one EV per plane."""
+    ev = next(ev.ev for peer in bench.plan.peers if peer.host.id == H1 for ev in peer.evs if ev.plane == PLANE)
+    return bench.arriving("h1", ev, inner(), tx_ns=its_clock())
+
+
+def test_data_to_a_peer_has_a_tag_of_the_pairs_secret(bench: Bench) -> None:
+    authenticate(bench, AuthMode.REQUIRED, OF_H2)
+    packet = Ether(bench.push(datagram(H0, H2))[1])
+    assert (packet[MRC].key_id, packet[MRC].auth) == (OLD.key_id, tag_of(packet, KEY, H0, H2))
+    packet = Ether(bench.push(datagram(H0, H1))[1])
+    assert (packet[MRC].key_id, packet[MRC].auth) == (0, 0)
+
+
+@both_hooks
+def test_a_third_host_is_refused(bench: Bench, hook: Hook) -> None:
+    """In its own name, and in h2's; without a tag, with the pair's id, and with each secret."""
+    authenticate(bench, AuthMode.REQUIRED, OF_H2)
+    bench.tables.auths["clock_ns"][H1] = CLOCK_AHEAD_NS
+    accepts(bench, tagged(data(bench), KEY), hook)
+    refuses(bench, its_data(bench), "untagged", hook)
+    for secret in (OLD, NEW, KEY):
+        refuses(bench, tagged(its_data(bench), secret, H1), "unknown_key", hook)
+    for secret in (OLD, KEY):
+        refuses(bench, tagged(data(bench), secret, H1), "bad_tag", hook)

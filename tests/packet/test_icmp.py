@@ -22,9 +22,8 @@ from scapy.packet import Packet, Raw
 from mrcd.fabric.wire import DIAGNOSTIC, MRC, PROBE_REPLY, MRCProbe
 from mrcd.kernel.enums import EvState, Reason
 from tests.packet.clock import MS, now
-from tests.packet.cluster import H2, H5, SLOTS, all_encapsulations, nic_mac, wire_mac
 from tests.packet.reports import others, state
-from tests.packet.rig import Bench
+from tests.packet.rig import H2, H5, SLOTS, Bench, all_encapsulations, nic_mac, wire_mac
 from tests.packet.wires import Frame, changed
 
 pytestmark = pytest.mark.root

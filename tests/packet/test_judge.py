@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests silence: an EV with missing packets is left at once, and fails when nothing arrives on it."""
+"""Tests the judgement of EVs by reports: which lag, which are probed by bursts, and which fail by silence."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
-from scapy.layers.l2 import Ether
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Raw
 
 from mrcd.fabric.wire import MRC, MRCProbe
 from mrcd.kernel.enums import EvState, Histogram, Reason
-from tests.packet.clock import MS
-from tests.packet.cluster import H2, H5
+from tests.packet.clock import MS, advance, now
 from tests.packet.reports import (
     BURST_PROBES,
+    BURSTS_AT_ONCE,
     EVERY,
     LAGGING,
     LOST_BURSTS,
@@ -24,9 +28,10 @@ from tests.packet.reports import (
     state,
     unfading,
 )
-from tests.packet.rig import Bench
+from tests.packet.rig import EVS, H2, H5, NEVER, Bench, Setup
 
 pytestmark = pytest.mark.root
+
 
 OVERDUE = (EvState.ASSUMED_BAD, Reason.OVERDUE)
 
@@ -165,3 +170,350 @@ def test_two_dead_paths_fail_although_one_was_congested(bench: Bench) -> None:
         r.burst(9, 0)
     assert sorted(events(bench)) == [(ev, "SKIP", "ASSUMED_BAD", "overdue") for ev in (5, 9)]
     assert (bench.tables.evs["state"][H2, others(5, 9)] == EvState.GOOD).all()
+
+
+# ---- silence that fails no EV ----
+
+
+@unfading
+def test_without_loss_no_ev_changes(bench: Bench) -> None:
+    r = Reporter(bench)
+    for n in range(20):
+        r.send_all(n)
+        r.report()
+    assert (bench.tables.evs["state"][H2] == EvState.GOOD).all()
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    path_stats = bench.tables.path_stats[H2]
+    assert (path_stats["judged"] == sum(range(20))).all()
+    first_probe = np.arange(EVS) == 0  # the EV of the first probe, which is not judged
+    assert (path_stats["window_samples"] == 19 + bench.tables.evs["probe_seq"][H2] - first_probe).all()
+    for column in (
+        "deficit",
+        "missed",
+        "window_lost",
+        "window_losses",
+        "pending_losses",
+        "confirmed_losses",
+        "lag_ns",
+        "loss_ns",
+    ):
+        assert not path_stats[column].any(), column
+    assert not bench.tables.histograms()[: Histogram.RTT].any()
+
+
+def test_when_all_evs_lag_none_fails(bench: Bench) -> None:
+    """The peer paused until just before the request arrived: the floor stays in use, and no EV fails."""
+    r = Reporter(bench)
+    r.send_all(3, lose=tuple(EVERY))
+    r.report()
+    assert len(bench.usable(H2)) == bench.peer(H2)["floor"] == 4
+    for _ in range(2 * EVS):
+        assert bench.push(IP(src="10.99.0.1", dst="10.99.0.3") / UDP())[0] == "redirect"
+    assert bench.tables.evs["tx_packets"][H2].tolist() == [3 + 8 * (ev in bench.usable(H2)) for ev in EVERY]
+    assert (bench.tables.evs["state"][H2, bench.usable(H2)[1:]] == EvState.SKIP).all()  # all but the EV of the request
+    r.packets = bench.tables.evs["tx_packets"][H2].tolist()
+    for _ in range(1 + EVS // BURSTS_AT_ONCE):
+        for ev in EVERY:
+            r.burst(ev)
+        r.report()
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    assert not bench.tables.path_stats["deficit"][H2].any()
+
+
+def test_no_ev_fails_while_nothing_is_answered(bench: Bench) -> None:
+    r = Reporter(bench)
+    for _ in range(20):
+        r.send_all(5, lose=tuple(EVERY))
+        advance(1000 * MS)
+        r.request_report(arrives=False)
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    assert (bench.tables.evs["state"][H2] == EvState.GOOD).all()
+    # Then it answers, and all but the probes have arrived: these were lost while the whole reverse direction was.
+    r.packets = [n + 100 for n in r.packets]
+    r.report()
+    assert not bench.tables.path_stats["deficit"][H2].any()
+
+
+@patient(1000, reorder_us=1_000_000)
+def test_packets_within_the_reordering_window_are_not_missing(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.send_all(3)
+    r.report(after_ms=1000)
+    r.send_all(3, lose=(5,))
+    bench.ev(H2, 5)["last_tx_ns"] = now()
+    r.report(after_ms=0)
+    assert bench.usable(H2) == EVERY
+    assert (bench.path_stats(H2, 5)["judged"], bench.path_stats(H2, 5)["deficit"]) == (3, 0)
+    r.report(after_ms=1000)
+    assert state(bench, 5) == LAGGING
+    assert (bench.path_stats(H2, 5)["judged"], bench.path_stats(H2, 5)["deficit"]) == (6, 3)
+
+
+@patient(1000, reorder_us=1_000_000)
+def test_new_packets_do_not_hide_older_missing_ones(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.send_all(3, lose=(5,))
+    for sent in (0, 100):
+        r.send(5, sent, arrive=0)
+        advance(1000 * MS)
+        bench.ev(H2, 5)["last_tx_ns"] = now()
+        assert bench.path_stats(H2, 5)["deficit"] == 0
+        r.report(after_ms=0)
+    assert (state(bench, 5), bench.path_stats(H2, 5)["deficit"]) == (LAGGING, 3)
+
+
+def test_packets_sent_a_little_later_by_another_cpu_are_not_missing(bench: Bench) -> None:
+    r = Reporter(bench)
+    r.send(5, 3, arrive=0)
+    bench.ev(H2, 5)["last_tx_ns"] = now() + 1000 * MS
+    r.report()
+    assert (bench.usable(H2), bench.path_stats(H2, 5)["deficit"]) == (EVERY, 0)
+
+
+@pytest.mark.parametrize("was", [EvState.ASSUMED_BAD, EvState.DENIED, EvState.UNKNOWN])
+def test_silence_does_not_change_an_unused_ev(bench: Bench, was: EvState) -> None:
+    r = Reporter(bench)
+    bench.set_state(H2, was, 5)
+    for _ in range(2 * LOST_BURSTS):
+        r.send_all(3, lose=(5,))
+        r.report()
+    assert (bench.ev(H2, 5)["state"], events(bench), r.burst(5, 0)) == (was, [], 0)
+    assert bench.path_stats(H2, 5)["deficit"] == 6 * LOST_BURSTS
+
+
+# ---- probe bursts ----
+
+
+@unfading
+def test_a_complete_probe_burst_returns_the_ev(bench: Bench) -> None:
+    r = lagging(bench)
+    assert r.burst(5) == BURST_PROBES
+    r.report()
+    assert state(bench, 5)[0] == EvState.GOOD
+    assert (bench.usable(H2), events(bench)) == (EVERY, [])
+    stats = bench.path_stats(H2, 5)
+    assert (stats["lag_ns"], stats["lost_bursts"], stats["deficit"], stats["window_losses"]) == (0, 0, 3, 1)
+    assert bench.ev(H2, 5)["flaps"] == 0
+
+
+@unfading
+def test_late_packets_return_the_ev_without_a_loss(bench: Bench) -> None:
+    r = lagging(bench)
+    stats = bench.path_stats(H2, 5)
+    assert (stats["window_losses"], stats["pending_losses"]) == (1, 1)
+    r.packets[5] += 3
+    r.burst(5)
+    r.report()
+    assert state(bench, 5)[0] == EvState.GOOD
+    assert [
+        int(stats[n]) for n in ("deficit", "window_lost", "window_losses", "pending_losses", "confirmed_losses")
+    ] == [0] * 5
+
+
+def test_arrivals_before_the_probe_burst_do_not_return_the_ev(bench: Bench) -> None:
+    """The probe burst may be in flight or lost; late packets are no evidence about it."""
+    r = lagging(bench)
+    for _ in range(3):
+        r.packets[5] += 1
+        on_its_way(bench, 5)
+        r.report()
+        assert state(bench, 5) == LAGGING
+    assert (bench.path_stats(H2, 5)["deficit"], bench.path_stats(H2, 5)["missed"]) == (0, 0)
+
+
+def test_a_probe_burst_still_in_flight_does_not_return_the_ev_yet(bench: Bench) -> None:
+    r = lagging(bench)
+    assert r.burst(5, 1) == BURST_PROBES
+    for _ in range(BURST_PROBES - 2):
+        on_its_way(bench, 5)
+        r.report()
+        assert state(bench, 5) == LAGGING
+        assert (r.burst(5), bench.path_stats(H2, 5)["missed"]) == (0, 0)
+        r.probes[5] += 1
+    r.probes[5] += 1
+    on_its_way(bench, 5)
+    r.report()
+    assert state(bench, 5)[0] == EvState.GOOD
+
+
+def test_a_partial_probe_burst_does_not_change_the_ev(bench: Bench) -> None:
+    r = lagging(bench)
+    for n in range(1, 6):
+        assert r.burst(5, BURST_PROBES - 1) == BURST_PROBES
+        r.report()
+        assert state(bench, 5) == LAGGING
+        stats = bench.path_stats(H2, 5)
+        assert (stats["missed"], stats["lost_bursts"], stats["good"]) == (n, 0, 0)
+    assert r.burst(5) == BURST_PROBES
+    r.report()
+    assert state(bench, 5)[0] == EvState.GOOD
+
+
+@patient(10_000)
+def test_probe_bursts_are_repeated_at_intervals(bench: Bench) -> None:
+    """At most 16 probe bursts in the shortest time of a verdict."""
+    gap = 10_000 * MS // 16
+    r = lagging(bench)
+    r.burst(5, 0)
+    bench.path_stats(H2, 5)["probe_ns"] = now() - gap // 2
+    r.report(after_ms=1)
+    assert r.burst(5, 0) == 0
+    bench.path_stats(H2, 5)["probe_ns"] = now() - gap
+    r.report(after_ms=1)
+    assert r.burst(5, 0) == BURST_PROBES
+
+
+@pytest.mark.parametrize("bench", [Setup(health="loss_samples = 100")], indirect=True, ids=[""])
+def test_probe_bursts_are_limited_to_two_percent_of_the_packets(bench: Bench) -> None:
+    """128 probes are free; then each whole burst takes 67 data packets per probe; otherwise one probe is sent."""
+
+    def lag() -> int:
+        r.report()  # the probe burst has arrived
+        assert state(bench, 5)[0] == EvState.GOOD
+        r.send(5, arrive=0)
+        r.report()
+        return r.burst(5)
+
+    r = lagging(bench)
+    sizes = [r.burst(5)] + [lag() for _ in range(10)]
+    assert sizes == [BURST_PROBES] * 9 + [1] * 2  # the few packets sent pay for the ninth
+    r.send_all(BURST_PROBES * 67 // len(EVERY) + 1)
+    assert [lag() for _ in range(3)] == [BURST_PROBES, 1, 1]
+
+
+def test_many_lagging_evs_share_the_probes_of_a_report(bench: Bench) -> None:
+    """The probes of one burst are divided among the EVs that are probed with a report."""
+    r = Reporter(bench)
+    dead = tuple(EVERY[1 : BURSTS_AT_ONCE + 3])
+    r.send_all(3, lose=dead)
+    r.report()
+    assert [r.burst(ev, 0) for ev in dead] == [BURST_PROBES // BURSTS_AT_ONCE] * BURSTS_AT_ONCE + [0] * 2
+    bench.tables.path_stats["probe_ns"][H2, dead[:BURSTS_AT_ONCE]] = now() + 10**12
+    r.report(after_ms=1)
+    assert [r.burst(ev, 0) for ev in dead] == [0] * BURSTS_AT_ONCE + [BURST_PROBES // 2] * 2
+
+
+def test_probe_bursts_on_a_vlan_plane_are_tagged(bench: Bench) -> None:
+    bench.tables.planes["vlan"][1] = 100
+    r, wires = Reporter(bench), bench.wires()
+    r.send_all(3, lose=(5, 9))
+    advance(PAST_REORDERING_MS * MS)
+    bench.reports(H2)["cursor"] = 1  # requested on plane 1
+    request = r.request_report()
+    inlet = bench.attach_pop(1, "ipv6")
+    frame = Ether(bytes(r.reply(request)))
+    inlet.send(Ether(src=frame.src, dst=frame.dst) / Dot1Q(vlan=100) / frame.payload)
+    assert inlet.frames() == []  # consumed by mrc_pop
+    found = [(f.vlan, Ether(f.data)[MRC].ev) for wire in wires for f in wire.frames()]
+    assert found.count((100, 5)) == found.count((None, 9)) == BURST_PROBES // 2
+    assert state(bench, 5) == state(bench, 9) == LAGGING
+
+
+# ---- rare orders and times ----
+
+
+@unfading
+def test_a_report_older_than_the_newest_is_ignored(bench: Bench) -> None:
+    """The second of two requests arrives first, and its report returns last: its counts are older."""
+    r = Reporter(bench)
+    r.send_all(3)
+    r.report()
+    advance(PAST_REORDERING_MS * MS)
+    first, second = r.request_report(arrives=False), r.request_report(arrives=False)
+    r.probes[second.ev] += 1
+    second = replace(second, counts=r.counts())
+    r.probes[first.ev] += 1
+    r.ce[7] += 2
+    r.deliver(r.reply(first, delay=50 * MS))
+    r.deliver(r.reply(second))
+    assert max(bench.tables.path_stats["window_samples"][H2]) == 2
+    assert not bench.tables.path_stats["deficit"][H2].any()
+    r.report(after_ms=60)
+    assert bench.path_stats(H2, 7)["rx_ce"] == 2
+
+
+def test_reports_of_a_restarted_peer_are_accepted(bench: Bench) -> None:
+    r = Reporter(bench)
+    bench.reports(H2)["report_tx_ns"] = now() + 3600 * 1000 * MS
+    r.send(5, 2)
+    r.report()
+    assert bench.path_stats(H2, 5)["judged"] == 2
+
+
+@pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
+def test_lagging_evs_of_every_report_part_get_probe_bursts(bench: Bench) -> None:
+    evs = bench.tables.evs
+    for ev in range(256):  # the most paths: copies of each plane's first one
+        evs[H2, ev] = evs[H2, ev // 64 * 64]
+    bench.dataplane.refresh(H2)
+    r = Reporter(bench)
+    r.report()
+    r.send_all(3, lose=tuple(range(1, 256)))
+    for _ in range(2):
+        r.report()
+    tried: set[int] = set()
+    for _ in range(64):
+        for ev in range(1, 256):
+            burst = r.burst(ev, 0)
+            r.probes[ev] += burst - (burst > 0)  # one probe is lost, so it keeps lagging
+            tried |= {ev} if burst else set()
+        r.report()
+    assert tried == set(range(1, 256))
+
+
+@pytest.mark.parametrize("bench", [Setup(evs=18)], indirect=True, ids=[""])
+def test_evs_outside_of_all_planes_are_not_used(bench: Bench) -> None:
+    """18 EVs over 4 planes: 4 each, and two without a path."""
+    usable = bench.tables.peers["usable"][H2]
+    assert usable.tolist() == [0xFFFF, 0, 0, 0]
+    for ev in range(4):
+        bench.set_state(H2, EvState.ASSUMED_BAD, ev)
+    bench.dataplane.refresh(H2)
+    assert usable.tolist() == [0xFFF0, 0, 0, 0]
+
+
+def probe_failed_ev(bench: Bench, r: Reporter, arrive: int) -> None:
+    """Sends a probe on EV 5 and no other, of which `arrive` arrive, and reports."""
+    bench.path_stats(H2, 5)["probe_after_ns"] = 0
+    bench.reports(H2)["requested_ns"] = now() + 10**12  # this sweep requests no report
+    bench.dataplane.sweep(H2)
+    bench.path_stats(H2, 5)["probe_after_ns"] = NEVER
+    r.burst(5, arrive)
+    r.report()
+
+
+def test_a_missing_probe_of_a_failed_ev_may_still_be_late(bench: Bench) -> None:
+    """Its hold-down begins anew when the tick finds that it is lost, and not here."""
+    r, stats = Reporter(bench), bench.path_stats(H2, 5)
+    bench.set_state(H2, EvState.ASSUMED_BAD, 5)
+    lost_ns = int(stats["loss_ns"])
+    probe_failed_ev(bench, r, arrive=0)
+    assert (stats["lag_ns"] > 0, stats["good"], stats["missed"], stats["loss_ns"]) == (True, 0, 1, lost_ns)
+    probe_failed_ev(bench, r, arrive=1)  # another one; the first stays missing
+    assert (stats["lag_ns"] > 0, stats["good"], stats["missed"], stats["loss_ns"]) == (True, 1, 1, lost_ns)
+    probe_failed_ev(bench, r, arrive=2)
+    assert (stats["lag_ns"], stats["good"], stats["missed"], stats["loss_ns"]) == (0, 2, 0, lost_ns)
+    assert state(bench, 5)[0] == EvState.ASSUMED_BAD
+
+
+def test_a_late_probe_of_a_failed_ev_hides_no_other_that_is_missing(bench: Bench) -> None:
+    r, stats = Reporter(bench), bench.path_stats(H2, 5)
+    bench.set_state(H2, EvState.ASSUMED_BAD, 5)
+    for arrive, missed in ((0, 1), (0, 2), (2, 1)):
+        probe_failed_ev(bench, r, arrive)
+        assert (stats["missed"], stats["lag_ns"] > 0) == (missed, True)
+    probe_failed_ev(bench, r, arrive=2)
+    assert (stats["missed"], stats["lag_ns"]) == (0, 0)
+
+
+def test_a_congested_ev_that_lags_is_left(bench: Bench) -> None:
+    """Another CPU may have marked it between the read and the exchange of the state."""
+    r = Reporter(bench)
+    r.send_all(3)
+    r.report()
+    r.send_all(3, lose=(5,))
+    bench.ev(H2, 5)["state"], bench.ev(H2, 5)["skip_reason"] = EvState.SKIP, Reason.CONGESTED
+    bench.ev(H2, 5)["last_tx_ns"] = bench.path_stats(H2, 5)["lag_ns"] = now()
+    r.report()
+    assert state(bench, 5) == (EvState.SKIP, Reason.LAGGING)
+    assert bench.usable(H2) == [e for e in EVERY if e != 5]

@@ -7,16 +7,10 @@ import pytest
 
 from mrcd.kernel.enums import EvState, Histogram, Reason
 from tests.packet.clock import MS, advance, now
-from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.reports import EVERY, WINDOW, Reporter, events, others, state
-from tests.packet.rig import Bench
+from tests.packet.rig import EVS, H2, Bench, Setup
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture(autouse=True)
-def steady() -> None:
-    """Makes sure that no loss window fades during a test."""
 
 
 LOSS = (EvState.ASSUMED_BAD, Reason.LOSS)

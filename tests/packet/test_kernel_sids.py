@@ -14,10 +14,8 @@ from mrcd.fabric.wire import PROBE_REQUEST, MRCProbe
 from mrcd.kernel.abi import STATUS_DETACHED, STATUS_PLAIN
 from mrcd.kernel.enums import AuthMode
 from mrcd.net.routes import with_function
-from tests.packet.arrivals import both_hooks
 from tests.packet.clock import now
-from tests.packet.cluster import ALL_PLANES, H2, Setup, nic_mac, wire_mac
-from tests.packet.rig import Bench, Hook
+from tests.packet.rig import ALL_PLANES, H2, Bench, Hook, Setup, both_hooks, nic_mac, wire_mac
 
 pytestmark = pytest.mark.root
 EV, PLANE = 5, 1

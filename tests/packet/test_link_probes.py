@@ -16,11 +16,9 @@ from mrcd.config.cluster_file import Health
 from mrcd.fabric import links
 from mrcd.fabric.wire import HOP_LIMIT, MRC, PROBE_REQUEST
 from mrcd.kernel.enums import ProbeKind
-from tests.packet.arrivals import both_hooks
 from tests.packet.clock import MS, advance
-from tests.packet.cluster import ALL_PLANES, H0, H2, PLANES, SLOTS, nic_mac, wire_mac
-from tests.packet.rig import Bench, BenchPlane, Hook
-from tests.packet.ticks import probes_by_kind
+from tests.packet.reports import probes_by_kind
+from tests.packet.rig import ALL_PLANES, H0, H2, PLANES, SLOTS, Bench, BenchPlane, Hook, both_hooks, nic_mac, wire_mac
 from tests.packet.wires import Tap
 
 pytestmark = pytest.mark.root

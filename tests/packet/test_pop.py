@@ -1,15 +1,34 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests mrc_pop and mrc_pop_xdp: a packet of the fabric in, the inner packet out."""
+"""Tests mrc_pop and mrc_pop_xdp: a packet of the fabric in, the inner packet out; what is dropped, and what passes."""
+
+from collections.abc import Callable
+from ipaddress import IPv6Address
 
 import pytest
-from scapy.layers.inet import UDP
+from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
-from scapy.layers.l2 import Ether
+from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Packet, Raw
 
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
-from tests.packet.arrivals import both_hooks, inner, popped
-from tests.packet.cluster import EVS, H1, H2, SLOTS, all_encapsulations
-from tests.packet.rig import Bench, Hook, Protocol, Xdp
+from tests.packet.rig import (
+    EVS,
+    H2,
+    SLOTS,
+    Bench,
+    Hook,
+    Protocol,
+    Xdp,
+    all_encapsulations,
+    both_hooks,
+    dropped,
+    inner,
+    nic_mac,
+    popped,
+    udp_only,
+    untouched,
+    wire_mac,
+)
 from tests.packet.wires import Frame, changed
 
 pytestmark = pytest.mark.root
@@ -29,32 +48,6 @@ def test_the_inner_packet_comes_out(bench: Bench, hook: Hook, version: int) -> N
     assert bench.drops() == {}
 
 
-@pytest.mark.parametrize("version", [4, 6])
-@all_encapsulations
-def test_xdp_pops_without_tc(bench: Bench, version: int) -> None:
-    packet = inner(version)
-    out = bench.pop_xdp(bench.arriving("h2", 5, packet), bench.ifindex["n1"])
-    assert out == ("pass", popped(packet, 1))
-    assert bench.rx(H2, 5) == (1, len(packet), 0)
-
-
-@both_hooks
-def test_counters_add_up_per_sender_and_ev(bench: Bench, hook: Hook) -> None:
-    for size in (0, 10, 200):
-        bench.pop(hook, bench.arriving("h2", 3, inner(size=size)))
-    bench.pop(hook, bench.arriving("h1", 0, inner()))
-    assert bench.rx(H2, 3) == (3, 3 * 28 + 210, 0)
-    assert bench.rx(H1, 0) == (1, 128, 0)
-    assert bench.tables.rxs["packets"].sum() == 4
-
-
-@both_hooks
-@all_encapsulations
-def test_packets_to_the_plane_address_are_popped_too(bench: Bench, hook: Hook) -> None:
-    frame = changed(bench.arriving("h2", 6, inner()), IPv6, dst=str(bench.plan.addresses[1]))
-    assert bench.pop(hook, frame, 1) == ("pass", popped(inner(), 1))
-
-
 @both_hooks
 @pytest.mark.parametrize("version", [4, 6])
 @all_encapsulations
@@ -69,16 +62,6 @@ def test_checksum_flow_label_hop_limit_and_source_port_do_not_matter(bench: Benc
     frame = bench.arriving("h2", 0, inner())
     frame = changed(changed(frame, IPv6, fl=0xFFFFF, hlim=1), UDP, sport=1, chksum=0xBEEF)
     assert bench.pop(hook, frame) == ("pass", popped(inner()))
-
-
-@both_hooks
-def test_an_srh_is_popped_whatever_the_encapsulation(bench: Bench, hook: Hook) -> None:
-    """Loaded without SRH support, the host still removes the SRH of a peer."""
-    frame = bench.arriving("h2", 0, inner())
-    srh = IPv6ExtHdrSegmentRouting(nh=17, addresses=["5f00::1"], segleft=0, lastentry=0)
-    head = Ether(src=frame.src, dst=frame.dst) / changed(frame, IPv6, nh=43, plen=None)[IPv6].copy()
-    head[IPv6].remove_payload()
-    assert bench.pop(hook, head / srh / frame[UDP]) == ("pass", popped(inner()))
 
 
 # ---- real packets ----
@@ -109,45 +92,245 @@ def test_real_probes_are_answered_behind_xdp(bench: Bench, plane: int, xdp: Xdp 
     assert bench.drops() == {}
 
 
-@pytest.mark.parametrize(("plane", "xdp"), XDP_PLANES)
-@pytest.mark.parametrize("field", ["version", "sender", "ev"])
-def test_real_packets_are_dropped_once(bench: Bench, field: str, plane: int, xdp: Xdp | None) -> None:
-    wire = bench.attach_pop(plane, "ipv4", xdp)
-    wire.send(changed(bench.arriving("h2", plane * SLOTS, inner()), MRC, **{field: 99}))
+# ---- VLANs ----
+
+
+@pytest.mark.parametrize("protocol", ["ipv4", "ipv6"])
+@all_encapsulations
+def test_tc_removes_a_real_tag(bench: Bench, protocol: Protocol) -> None:
+    bench.tables.planes["vlan"][1] = 100
+    wire = bench.attach_pop(1, protocol)
+    packet = inner(4 if protocol == "ipv4" else 6)
+    wire.send(bench.arriving("h2", 7, packet, vlan=100))
+    assert wire.frames() == [Frame(popped(packet, 1))]
+    assert bench.rx(H2, 7) == (1, len(packet), 0)
+    assert bench.drops() == {}
+
+
+@pytest.mark.parametrize(("vlan", "tagged"), [(0, 100), (100, 101), (100, 0)])
+def test_tc_passes_other_vlans(bench: Bench, vlan: int, tagged: int) -> None:
+    bench.tables.planes["vlan"][1] = vlan
+    wire, before = bench.attach_pop(1, "ipv4"), bench.counted()
+    wire.send(bench.arriving("h2", 7, inner(), vlan=tagged))
     assert wire.frames() == []
-    assert bench.drops() == {{"version": "bad_version", "sender": "unknown_sender", "ev": "bad_ev"}[field]: 1}
+    assert (bench.counted(), bench.drops()) == (before, {})
 
 
-# ---- ECN ----
+@both_hooks
+def test_planes_that_share_a_nic_are_told_apart_by_their_tags(bench: Bench, hook: Hook) -> None:
+    bench.tables.planes["ifindex"][:3] = bench.ifindex["n0"]
+    bench.tables.planes["vlan"][:3] = [100, 0, 102]
+    for plane, vlan in enumerate([100, 0, 102]):
+        if hook == "xdp":
+            frame = bench.arriving("h2", plane * SLOTS, inner(), vlan=vlan)
+            assert bench.pop_xdp(frame, bench.ifindex["n0"]) == ("pass", popped(inner(), plane))
+        else:
+            wire = bench.attach_pop(0, "ipv4")
+            frame = changed(bench.arriving("h2", plane * SLOTS, inner(), vlan=vlan), Ether, dst=nic_mac(0))
+            wire.send(frame)
+            assert [f.data[12:] for f in wire.frames()] == [popped(inner())[12:]]
+        assert bench.rx(H2, plane * SLOTS) == (1, len(inner()), 0)
+    assert bench.drops() == {}
 
-NOT_ECT, ECT1, ECT0, CE = 0, 1, 2, 3
-DROP = None
-RFC6040: dict[int, dict[int, int | None]] = {  # figure 4: inner → outer → result
-    NOT_ECT: {NOT_ECT: NOT_ECT, ECT0: NOT_ECT, ECT1: NOT_ECT, CE: DROP},
-    ECT0: {NOT_ECT: ECT0, ECT0: ECT0, ECT1: ECT1, CE: CE},
-    ECT1: {NOT_ECT: ECT1, ECT0: ECT1, ECT1: ECT1, CE: CE},
-    CE: {NOT_ECT: CE, ECT0: CE, ECT1: CE, CE: CE},
+
+# ---- malformed packets ----
+
+
+ETHERNET, IPV6, L4 = 14, 40, 40  # bytes; L4: UDP and MRC
+
+
+@both_hooks
+@all_encapsulations
+def test_packets_truncated_at_any_length_are_never_popped(bench: Bench, hook: Hook) -> None:
+    """A packet too short to be recognised passes unchanged; a longer one is dropped, never popped."""
+    frame = bytes(bench.arriving("h2", 0, inner()))
+    srh = bench.plan.overhead - IPV6 - L4
+    told = ETHERNET + IPV6 + srh + 8
+    before, drops = bench.counted(), 0
+    for length in range(ETHERNET if hook == "xdp" else ETHERNET + IPV6, len(frame)):
+        verdict, out = bench.pop(hook, frame[:length])
+        if length < told:
+            assert (verdict, out) == ("pass", frame[:length]), length
+        else:
+            drops += 1
+            assert verdict == "drop", length
+    assert bench.drops() == {"truncated": drops}
+    assert bench.counted() == before
+    assert bench.pop(hook, frame)[0] == "pass"
+
+
+@all_encapsulations
+def test_frames_too_short_for_an_ip_header_pass(bench: Bench) -> None:
+    """Real packets, because BPF_PROG_TEST_RUN refuses them."""
+    wire, before = bench.attach_pop(0, "ipv6"), bench.counted()
+    frame = bytes(bench.arriving("h2", 0, inner()))
+    for length in range(ETHERNET, ETHERNET + IPV6):
+        wire.send(frame[:length])
+    assert wire.frames() == [Frame(frame[:length]) for length in range(ETHERNET, ETHERNET + IPV6)]
+    assert (bench.counted(), bench.drops()) == (before, {})
+
+
+@both_hooks
+@pytest.mark.parametrize("first", [0x00, 0x15, 0x55, 0x75, 0xF0])
+def test_an_inner_packet_that_is_not_ip_is_dropped(bench: Bench, hook: Hook, first: int) -> None:
+    frame = bench.arriving("h2", 0, Raw(bytes([first]) + bytes(inner())[1:]))
+    assert bench.pop(hook, frame)[0] == "drop"
+    assert bench.drops() == {"bad_inner": 1}
+    assert bench.rx(H2, 0) == (1, 128, 0)  # it arrived on this path
+
+
+Change = Callable[[Packet], Packet]
+HEADER: dict[str, tuple[Change, str]] = {
+    "version 0": (lambda f: changed(f, MRC, version=0), "bad_version"),
+    "version 1": (lambda f: changed(f, MRC, version=1), "bad_version"),
+    "version 3": (lambda f: changed(f, MRC, version=3), "bad_version"),
+    "type 0": (lambda f: changed(f, MRC, type=0), "bad_type"),
+    "type 4": (lambda f: changed(f, MRC, type=4), "bad_type"),
+    "type 255": (lambda f: changed(f, MRC, type=255), "bad_type"),
+    "receiver: its T0's other host": (lambda f: changed(f, MRC, receiver=1), "wrong_receiver"),
+    "receiver: the sender": (lambda f: changed(f, MRC, receiver=2), "wrong_receiver"),
+    "receiver: the largest": (lambda f: changed(f, MRC, receiver=65535), "wrong_receiver"),
+    "sender: ourselves": (lambda f: changed(f, MRC, sender=0), "unknown_sender"),
+    "sender: a hole": (lambda f: changed(f, MRC, sender=3), "unknown_sender"),
+    "sender: beyond the table": (lambda f: changed(f, MRC, sender=6), "unknown_sender"),
+    "sender: the largest": (lambda f: changed(f, MRC, sender=65535), "unknown_sender"),
+    "EV: one too many": (lambda f: changed(f, MRC, ev=EVS), "bad_ev"),
+    "EV: the largest": (lambda f: changed(f, MRC, ev=65535), "bad_ev"),
+    "EV of the next plane": (lambda f: changed(f, MRC, ev=SLOTS), "wrong_plane"),
+    "EV of the last plane": (lambda f: changed(f, MRC, ev=EVS - 1), "wrong_plane"),
+    "source of another plane": (lambda f: changed(f, IPv6, src="fd10:0:1:1::3"), "wrong_source"),
+    "source of another host": (lambda f: changed(f, MRC, sender=1), "wrong_source"),
+    "source of nobody": (lambda f: changed(f, IPv6, src="::"), "wrong_source"),
+    "source off by a bit": (lambda f: changed(f, IPv6, src="fd10:0:0:1::2"), "wrong_source"),
+    "UDP shorter than its header": (lambda f: changed(f, UDP, len=7), "truncated"),
+    "UDP without MRC": (lambda f: changed(f, UDP, len=8), "truncated"),
+    "UDP one byte short": (lambda f: changed(f, UDP, len=8 + 32 + 127), "truncated"),
+    "UDP one byte long": (lambda f: changed(f, UDP, len=8 + 32 + 129), "truncated"),
+    "UDP length 0": (lambda f: changed(f, UDP, len=0), "truncated"),
+    "UDP length 65535": (lambda f: changed(f, UDP, len=65535), "truncated"),
+    "both lengths one byte short of a header": (
+        lambda f: changed(changed(f, UDP, len=39), IPv6, plen=len(f[IPv6].payload) - 128 - 1),
+        "truncated",
+    ),
+    "IPv6 length 0": (lambda f: changed(f, IPv6, plen=0), "truncated"),
+    "IPv6 length 65535": (lambda f: changed(f, IPv6, plen=65535), "truncated"),
+    "both lengths beyond the end": (
+        lambda f: changed(changed(f, UDP, len=8 + 32 + 129), IPv6, plen=len(f) - ETHERNET - IPV6 + 1),
+        "truncated",
+    ),
 }
 
 
 @both_hooks
-@pytest.mark.parametrize("version", [4, 6])
-@pytest.mark.parametrize("dscp", [0, 46, 63])
 @all_encapsulations
-def test_ecn_is_folded_into_the_inner_header(bench: Bench, hook: Hook, version: int, dscp: int) -> None:
-    marked = 0
-    for before, row in RFC6040.items():
-        for outer_ecn, after in row.items():
-            packet = inner(version, dscp << 2 | before)
-            frame = changed(
-                bench.arriving("h2", 0, packet), IPv6, tc=0x28 | outer_ecn
-            )  # another DSCP in the outer header
-            marked += outer_ecn == CE and before != CE  # otherwise the packet was marked before the push
-            verdict, out = bench.pop(hook, frame)
-            if after is DROP:
-                assert verdict == "drop"
-            else:  # scapy computes the IPv4 checksum
-                assert (verdict, out) == ("pass", popped(inner(version, dscp << 2 | after)))
-    assert bench.drops() == {"ce_not_ect": 1}
-    # The dropped packet arrived on this path, so it is counted.
-    assert bench.rx(H2, 0) == (16, 16 * len(inner(version)), marked)
+@pytest.mark.parametrize("case", HEADER)
+def test_wrong_headers_are_dropped_with_their_reason(bench: Bench, hook: Hook, case: str) -> None:
+    change, reason = HEADER[case]
+    dropped(bench, hook, change(bench.arriving("h2", 1, inner())), reason)
+
+
+@both_hooks
+@pytest.mark.parametrize("bench", ["srh"], indirect=True)
+@pytest.mark.parametrize("left", [1, 3, 255])
+def test_packets_with_segments_left_are_not_popped(bench: Bench, hook: Hook, left: int) -> None:
+    dropped(bench, hook, changed(bench.arriving("h2", 1, inner()), IPv6ExtHdrSegmentRouting, segleft=left), "bad_srh")
+
+
+@both_hooks
+@pytest.mark.parametrize("bench", ["srh"], indirect=True)
+def test_no_wrong_srh_length_is_popped(bench: Bench, hook: Hook) -> None:
+    """The true length is 6 (× 8 bytes: three segments). No other leads to a pop."""
+    before, drops = bench.counted(), 0
+    for length in (n for n in range(256) if n != 6):
+        frame = changed(bench.arriving("h2", 1, inner()), IPv6ExtHdrSegmentRouting, len=length)
+        verdict, out = bench.pop(hook, frame)
+        if length % 2 or length > 10:
+            drops += 1
+            assert verdict == "drop", length
+        else:  # the bytes then read as UDP have another port
+            assert (verdict, out) == ("pass", bytes(frame)), length
+    assert bench.drops() == {"bad_srh": drops}
+    assert bench.counted() == before
+
+
+# ---- packets of other programs ----
+
+
+ELSEWHERE = "fd10::99"
+
+
+@both_hooks
+@pytest.mark.parametrize(
+    "packet",
+    [
+        Ether(dst=nic_mac(0)) / ARP(psrc="10.0.0.1", pdst="10.0.0.2", hwsrc=wire_mac(0)) / Raw(bytes(40)),
+        Ether(dst=nic_mac(0)) / IP(src="10.0.0.1", dst="10.0.0.2") / UDP(dport=4797) / MRC() / inner(),
+        Ether(dst=nic_mac(0)) / IPv6(src="fd00::1", dst="fd00::2", nh=59),
+        Ether(dst=nic_mac(0)) / IPv6(src="fd00::1", dst="fd00::2", nh=6) / Raw(bytes(100)),
+        Ether(dst=nic_mac(0), type=0x88B5) / Raw(bytes(200)),
+    ],
+    ids=["arp", "ipv4", "ipv6-empty", "ipv6-tcp", "ethernet"],
+)
+def test_other_protocols_pass_unchanged(bench: Bench, hook: Hook, packet: Packet) -> None:
+    untouched(bench, hook, packet)
+
+
+@both_hooks
+@all_encapsulations
+@pytest.mark.parametrize("what", ["address", "next sid", "port", "interface", "protocol"])
+def test_packets_to_other_addresses_pass_unchanged(bench: Bench, hook: Hook, what: str) -> None:
+    frame, plane = bench.arriving("h2", 1, inner()), 0
+    if what == "address":
+        frame = changed(frame, IPv6, dst="fd10::99")
+    elif what == "next sid":
+        frame = changed(frame, IPv6, dst=str(IPv6Address(int(bench.plan.sids[0]) + (0xE006 << 64))))
+    elif what == "port":
+        frame = changed(frame, UDP, dport=4798)
+    elif what == "interface":
+        plane = 1  # where this address is not ours
+    else:
+        frame = changed(frame, IPv6, nh=132)  # SCTP, or so it says
+    untouched(bench, hook, frame, plane)
+
+
+@both_hooks
+@pytest.mark.parametrize("octet", range(16))
+def test_addresses_are_compared_in_full(bench: Bench, hook: Hook, octet: int) -> None:
+    frame = bench.arriving("h2", 1, inner())
+    flip = 1 << 8 * octet
+    untouched(bench, hook, changed(frame, IPv6, dst=str(IPv6Address(int(IPv6Address(frame[IPv6].dst)) ^ flip))))
+    dropped(
+        bench,
+        hook,
+        changed(frame, IPv6, src=str(IPv6Address(int(IPv6Address(frame[IPv6].src)) ^ flip))),
+        "wrong_source",
+    )
+
+
+@both_hooks
+@pytest.mark.parametrize(
+    "fields",
+    [{"nh": 6}, {"nh": 41}, {"nh": 59}, {"type": 0}, {"type": 2}, {"nh": 43}],
+    ids=["tcp", "ipv6", "nothing", "type0", "type2", "routing"],
+)
+def test_other_routing_headers_pass_unchanged(bench: Bench, hook: Hook, fields: dict[str, int]) -> None:
+    srh = IPv6ExtHdrSegmentRouting(**{"nh": 17, "addresses": ["fd10::1"], "segleft": 0, "lastentry": 0, **fields})
+    payload = UDP(sport=1, dport=4797, chksum=0) / MRC(sender=2) / inner()
+    head = Ether(src=wire_mac(0), dst=nic_mac(0)) / IPv6(src="fd10::3", dst=str(bench.plan.sids[0]), nh=43)
+    untouched(bench, hook, head / srh / payload)
+
+
+@both_hooks
+@pytest.mark.parametrize("bench", ["usid", "srh"], indirect=True)
+@pytest.mark.parametrize("fields", [{"segleft": 1}, {"len": 3}, {"len": 12}, {"len": 255}])
+def test_srhs_of_other_programs_pass_unchanged(bench: Bench, hook: Hook, fields: dict[str, int]) -> None:
+    """A host may route SRv6 of its own: long lists, TLVs, UDP in them."""
+    srh = IPv6ExtHdrSegmentRouting(**{"nh": 17, "addresses": ["fd10::1"] * 2, "segleft": 0, "lastentry": 1, **fields})
+    head = Ether(src=wire_mac(0), dst=nic_mac(0)) / IPv6(src="fd10::3", dst=ELSEWHERE)
+    untouched(bench, hook, head / srh / UDP(sport=1, dport=4797, chksum=0) / Raw(bytes(300)))
+
+
+@both_hooks
+@pytest.mark.parametrize("size", [0, 1, 31])
+def test_short_packets_to_the_same_port_and_another_address_pass_unchanged(bench: Bench, hook: Hook, size: int) -> None:
+    untouched(bench, hook, udp_only(ELSEWHERE, size))

@@ -14,8 +14,7 @@ from scapy.packet import Packet, Raw
 from mrcd.fabric.wire import MRC
 from mrcd.kernel.pinned import prefix_key
 from tests.packet.clock import now, running
-from tests.packet.cluster import EVS, H0, H1, H2, H5, PLANES, SLOTS, all_encapsulations, datagram
-from tests.packet.rig import Bench
+from tests.packet.rig import ETHERNET, EVS, H0, H1, H2, H5, PLANES, SLOTS, Bench, all_encapsulations, datagram
 
 pytestmark = pytest.mark.root
 
@@ -212,9 +211,7 @@ def test_packets_to_an_unknown_destination_are_dropped(bench: Bench, packet: Pac
 
 
 @pytest.mark.parametrize(
-    "packet",
-    [ARP(psrc="10.99.0.1", pdst="10.99.0.3", hwsrc="02:00:00:00:00:01"), Raw(b"")],
-    ids=["arp", "nothing"],
+    "packet", [ARP(psrc="10.99.0.1", pdst="10.99.0.3", hwsrc="02:00:00:00:00:01"), Raw(b"")], ids=["arp", "nothing"]
 )
 def test_packets_that_are_not_ip_are_dropped(bench: Bench, packet: Packet) -> None:
     dropped(bench, packet, "not_ip")
@@ -313,7 +310,7 @@ def test_packets_leave_by_their_planes_nic(bench: Bench) -> None:
     stack, wires = bench.attach_push(), bench.wires()
     packet = to_h2()
     for _ in range(EVS):
-        stack.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01") / packet)
+        stack.send(ETHERNET / packet)
     for plane, wire in enumerate(wires):
         frames = [f.data for f in wire.frames()]
         assert [Ether(f)[MRC].ev for f in frames] == [plane * SLOTS + slot for slot in range(SLOTS)]
@@ -329,7 +326,7 @@ def test_a_vlan_plane_gets_its_tag_and_the_others_none(bench: Bench) -> None:
     stack, wires = bench.attach_push(), bench.wires()
     packet = to_h2(6)
     for _ in range(PLANES):
-        stack.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01") / packet)
+        stack.send(ETHERNET / packet)
     for plane, wire in enumerate(wires):
         (frame,) = wire.frames()
         assert frame.vlan == (100 if plane == 2 else None)

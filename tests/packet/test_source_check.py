@@ -10,9 +10,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from tests.packet.arrivals import both_hooks, popped
-from tests.packet.cluster import H0, H1, H2, Setup
-from tests.packet.rig import Bench, Hook, give_prefixes
+from tests.packet.rig import H0, H1, H2, Bench, Hook, Setup, both_hooks, give_prefixes, popped
 from tests.packet.wires import Gso
 
 pytestmark = pytest.mark.root
@@ -40,54 +38,6 @@ def packet(version: int, source: int | str | None, target: int | str | None, siz
 def refused(bench: Bench) -> dict[int, int]:
     """Returns the packets refused by host id of the peer, without zeros."""
     return {row: n for row, n in enumerate(bench.tables.peers["refused"].tolist()) if n}
-
-
-@checked
-@both_hooks
-@versions
-def test_a_packet_of_the_peer_to_this_host_is_delivered(bench: Bench, hook: Hook, version: int) -> None:
-    inner = packet(version, 2, 0)
-    assert bench.pop(hook, bench.arriving("h2", EV, inner), PLANE) == ("pass", popped(inner, PLANE))
-    assert bench.drops() == {}
-    assert refused(bench) == {}
-
-
-@checked
-@both_hooks
-@versions
-@pytest.mark.parametrize(
-    ("source", "target", "reason"),
-    [
-        (1, 0, "wrong_inner_source"),
-        (None, 0, "wrong_inner_source"),
-        (0, 0, "wrong_inner_source"),
-        (2, 1, "wrong_inner_destination"),
-        (2, None, "wrong_inner_destination"),
-        (2, 2, "wrong_inner_destination"),
-    ],
-)
-def test_a_packet_of_another_host_is_dropped(
-    bench: Bench, hook: Hook, version: int, source: int | None, target: int | None, reason: str
-) -> None:
-    frame = bench.arriving("h2", EV, packet(version, source, target))
-    assert bench.pop(hook, frame, PLANE)[0] == "drop"
-    assert bench.drops() == {reason: 1}
-    assert bench.rx(H2, EV)[0] == 1  # it has arrived: its path works
-    assert refused(bench) == {H2: 1}
-
-
-@pytest.mark.parametrize(
-    "bench",
-    [Setup("srh", more=STRICT.more), Setup("ecmp", more=STRICT.more)],
-    indirect=True,
-    ids=["srh", "ecmp"],
-)
-@both_hooks
-@pytest.mark.parametrize(("source", "verdict"), [(2, "pass"), (1, "drop")])
-def test_the_inner_header_is_found_behind_all_outer_headers(
-    bench: Bench, hook: Hook, source: int, verdict: str
-) -> None:
-    assert bench.pop(hook, bench.arriving("h2", EV, packet(4, source, 0)), PLANE)[0] == verdict
 
 
 @checked
@@ -151,16 +101,6 @@ def test_link_local_multicast_and_mapped_addresses_belong_to_no_host(
 
 
 @checked
-@both_hooks
-@pytest.mark.parametrize("length", [1, 19])
-def test_an_inner_header_that_is_too_short_is_truncated(bench: Bench, hook: Hook, length: int) -> None:
-    frame = bench.arriving("h2", EV, Raw(bytes(packet(4, 1, 0))[:length]))
-    assert bench.pop(hook, frame, PLANE)[0] == "drop"
-    assert bench.drops() == {"truncated": 1}
-    assert refused(bench) == {}
-
-
-@checked
 @versions
 @pytest.mark.parametrize("source", [1, 2])
 def test_a_burst_is_checked_as_one_packet_and_counted_as_its_packets(bench: Bench, version: int, source: int) -> None:
@@ -172,23 +112,6 @@ def test_a_burst_is_checked_as_one_packet_and_counted_as_its_packets(bench: Benc
     assert bench.drops() == ({} if source == 2 else {"wrong_inner_source": 1})
     assert refused(bench) == ({} if source == 2 else {H2: 3})
     assert bench.rx(H2, 0) == (3, len(inner), 0)
-
-
-@checked
-@versions
-@pytest.mark.parametrize("source", [1, 2])
-def test_xdp_checks_a_burst_without_gso_size(bench: Bench, version: int, source: int) -> None:
-    frame = bench.arriving("h2", EV, packet(version, source, 0, 3 * SIZE), segments=3)
-    assert bench.pop_xdp(frame, bench.ifindex[f"n{PLANE}"])[0] == ("pass" if source == 2 else "drop")
-    assert refused(bench) == ({} if source == 2 else {H2: 3})
-
-
-@both_hooks
-@versions
-@unchecked
-def test_without_the_check_every_packet_is_delivered(bench: Bench, hook: Hook, version: int) -> None:
-    inner = packet(version, None, 1)
-    assert bench.pop(hook, bench.arriving("h2", EV, inner), PLANE) == ("pass", popped(inner, PLANE))
 
 
 @checked
@@ -235,9 +158,3 @@ def test_a_burst_is_pushed_from_an_own_source_only(bench: Bench, version: int, s
 @unchecked
 def test_without_the_check_every_source_is_pushed(bench: Bench, version: int) -> None:
     assert bench.push(packet(version, None, 2))[0] == "redirect"
-
-
-@versions
-def test_a_destination_of_this_host_is_no_peer(bench: Bench, version: int) -> None:
-    assert bench.push(packet(version, 0, 0))[0] == "drop"
-    assert bench.drops() == {"no_peer": 1}

@@ -15,9 +15,8 @@ from scapy.layers.inet import IP, UDP
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState, Histogram, Reason
 from tests.packet.clock import MS, now
-from tests.packet.cluster import EVS, H2, H5, PLANES, SLOTS, Setup
 from tests.packet.reports import EVERY, Reporter, events, others
-from tests.packet.rig import Bench
+from tests.packet.rig import EVS, H2, H5, PLANES, SLOTS, Bench, Setup
 
 pytestmark = pytest.mark.root
 

@@ -10,9 +10,8 @@ from mrcd.fabric.wire import ECT_0, MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCR
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState
 from tests.packet.clock import MS, advance, now
-from tests.packet.cluster import EVS, H1, H2, H5, PLANES, SLOTS, Setup, all_encapsulations
-from tests.packet.reports import NEVER, patient
-from tests.packet.rig import Bench
+from tests.packet.reports import patient
+from tests.packet.rig import EVS, H1, H2, H5, NEVER, PLANES, SLOTS, Bench, Setup, all_encapsulations
 from tests.packet.wires import Frame, Tap
 
 pytestmark = pytest.mark.root

@@ -9,12 +9,10 @@ import pytest
 from mrcd.kernel import abi, libbpf
 from mrcd.kernel.enums import EvState, Reason
 from tests.cluster_files import dual
-from tests.packet.cluster import EVS, H2, H5, Setup
-from tests.packet.reports import EVERY
-from tests.packet.rig import NEVER, Bench
-from tests.packet.ticks import (
+from tests.packet.reports import (
     ASSUMED_BAD,
     DENIED,
+    EVERY,
     GOOD,
     fail_ev,
     postpone,
@@ -23,6 +21,7 @@ from tests.packet.ticks import (
     run_tick,
     run_ticks,
 )
+from tests.packet.rig import EVS, H2, H5, NEVER, Bench, Setup
 from tests.packet.wires import Tap
 
 pytestmark = pytest.mark.root

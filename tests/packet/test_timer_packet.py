@@ -23,15 +23,13 @@ from mrcd.net import hooks
 from mrcd.net.messages import Link
 from mrcd.net.netlink import Netlink
 from tests.packet.clock import MS
-from tests.packet.cluster import EVS, H2, Setup
 from tests.packet.reports import BURST_PROBES
-from tests.packet.rig import Bench
+from tests.packet.rig import ETHERNET, EVS, H2, Bench, Setup
 from tests.packet.wires import Frame, Gso, Sender, Tap, until
 from tests.packet.witness import run
 
 pytestmark = pytest.mark.root
 
-ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
 SMALL = IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=2) / b"small"
 BURST = (
     IP(src="10.99.0.1", dst="10.99.0.3") / TCP(sport=1, dport=2, flags="A") / Raw(b"secret" * 3500),

@@ -14,14 +14,12 @@ from scapy.packet import Raw
 
 from mrcd.fabric.wire import DATA, MRC
 from tests.packet.clock import now
-from tests.packet.cluster import EVS, H2, PLANES, SLOTS
 from tests.packet.reports import LAGGING, Reporter, state
-from tests.packet.rig import Bench
+from tests.packet.rig import ETHERNET, EVS, H2, PLANES, SLOTS, Bench
 from tests.packet.wires import ETH_P_ALL, Gso, Sender, Tap
 
 pytestmark = pytest.mark.root
 
-ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
 SMALL, LARGE, LONG = (
     IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=2) / Raw(bytes(n)) for n in (10, 900, 1300)
 )

@@ -12,7 +12,7 @@ from scapy.packet import Packet, Raw
 from mrcd.config.cluster_file import Encapsulation
 from mrcd.fabric import wire
 from mrcd.fabric.wire import DATA, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
-from tests.packet.cluster import Setup, nic_mac, wire_mac
+from tests.packet.rig import Setup, nic_mac, wire_mac
 
 INNER4 = IP(src="10.99.0.1", dst="10.99.0.3", tos=0xBA) / UDP(sport=1, dport=2) / Raw(b"four")
 INNER6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=0x2B, fl=7) / UDP(sport=1, dport=2) / Raw(b"six")

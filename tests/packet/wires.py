@@ -21,6 +21,7 @@ from scapy.packet import Packet
 
 from labkit.cluster.patience import patience
 from mrcd.errors import KernelError
+from mrcd.kernel import libbpf
 
 SECONDS = patience(15.0)  # deadline of waits, long because machines pause
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
@@ -176,9 +177,18 @@ class Tap(Sender):
         self._in.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
         self._in.settimeout(SECONDS)
         self._protocol = ETH_P_IPV6 if protocol == ETH_P_ALL else protocol
+        self._found: list[Frame] = []
+        self.inlets: list[Tap] = []  # where packets come in that this tap sees
 
     def frames(self) -> list[Frame]:
-        """Returns the frames since the last call: it sends a last frame itself, and waits for that.
+        """Returns the frames since the last call."""
+        for tap in [*self.inlets, self]:
+            tap.read()
+        found, self._found = self._found, []
+        return found
+
+    def read(self) -> None:
+        """Reads up to a last frame, which it sends itself.
 
         It bypasses the queueing discipline: the tokens of a paced interface (tbf) are for the tested packets.
         """
@@ -188,15 +198,14 @@ class Tap(Sender):
         self._out.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 0)
         self._out.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
         self._out.send(last)
-        found: list[Frame] = []
         begun = time.monotonic()
         while True:
             data, ancillary, _, address = self._in.recvmsg(1 << 17, 64)
             if data == last:
-                return found
+                return
             assert time.monotonic() - begun < SECONDS, "frames come without end"
             if address[2] != socket.PACKET_OUTGOING:
-                found.append(Frame(data, _tag(ancillary), address[2]))
+                self._found.append(Frame(data, _tag(ancillary), address[2]))
 
     def clear_error(self) -> None:
         """Clears the error of an interface that was down for a while."""
@@ -229,3 +238,23 @@ def _inode(path: Path) -> int:
         return path.stat().st_ino
     except OSError:  # the process has ended
         return 0
+
+
+# ---- features and maps of the kernel ----
+
+
+_BTF = Path("/sys/kernel/btf/vmlinux")
+
+
+def _names(name: bytes) -> bool:
+    return _BTF.exists() and b"\0" + name + b"\0" in _BTF.read_bytes()
+
+
+HAS_TCX = _names(b"BPF_TCX_INGRESS")
+needs_tcx = pytest.mark.skipif(not HAS_TCX, reason="this kernel has no TCX (Linux 6.6)")
+
+
+def create_array(value_size: int, entries: int) -> int:
+    """Returns the descriptor of a new array map of no known layout."""
+    sizes = (ct.c_uint32(n) for n in (4, value_size, entries))
+    return libbpf.check("create", libbpf.lib().bpf_map_create(2, b"some", *sizes, None))

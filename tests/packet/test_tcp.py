@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests ACK copies: a TCP acknowledgement without data goes by two EVs, if its flow had none for some time."""
+"""Tests the help for TCP: acknowledgements by two EVs, and SACK blocks hidden while planes differ in delay."""
 
+import random
 from collections import Counter
 from itertools import count
+from typing import Any
 
 import pytest
 from scapy.layers.inet import IP, TCP, UDP
@@ -12,14 +14,16 @@ from scapy.packet import Packet, Raw
 
 from mrcd.config.cluster_file import Granularity
 from mrcd.fabric.wire import DATA, MRC, PROBE_REQUEST
-from tests.packet.clock import advance, now
-from tests.packet.cluster import H2, PLANES, SLOTS, Setup
-from tests.packet.rig import Bench
-from tests.packet.wires import Sender, Tap
+from tests.packet.clock import MS, advance, now
+from tests.packet.rig import ETHERNET, H2, PLANES, SLOTS, Bench, Hook, Setup, both_hooks, give_prefixes, popped
+from tests.packet.wires import Sender, Tap, until
 
 pytestmark = pytest.mark.root
 
-ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")
+
+# ---- ACK copies ----
+
+
 IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
 IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
 QUIET = "probe_late_ms = 10000"
@@ -46,7 +50,9 @@ def ready(bench: Bench, granularity: Granularity = "burst") -> tuple[Sender, lis
 
 def out(bench: Bench, side: tuple[Sender, list[Tap]], packet: Packet) -> list[int]:
     """Sends a packet. Returns the EVs on which it goes out, whole and counted."""
+    before = bench.tables.evs["tx_packets"][H2].sum()
     side[0].send(ETHERNET / packet)
+    until("the packet is pushed", lambda: bool(bench.tables.evs["tx_packets"][H2].sum() > before))
     found = []
     for frame in [f for wire in side[1] for f in wire.frames()]:
         seen = Ether(frame.data)[MRC]
@@ -172,3 +178,109 @@ def test_without_a_usable_ev_the_packet_is_dropped_once(bench: Bench) -> None:
         side[0].send(ETHERNET / ack())
     assert [f for wire in side[1] for f in wire.frames()] == []
     assert bench.drops() == {"no_usable_ev": 1}
+
+
+# ---- SACK hiding ----
+
+
+APART_NS = 2_000_000_000
+"""A difference in delay between planes that is longer than a test."""
+BLOCKS = [*NOPS, ("SAck", (2000, 3000, 4000, 5000))]
+TIMESTAMP = [*NOPS, ("Timestamp", (7, 8))]
+UNKNOWN = 253
+
+
+def gap_ack(number: int = 1000, options: Any = BLOCKS, version: int = 4, port: int = 5, source: int = 3) -> Packet:
+    """Returns an acknowledgement of h2's TCP with SACK blocks behind a gap."""
+    ip: Any = IP(src=f"10.99.0.{source}", dst="10.99.0.1")
+    if version == 6:
+        ip = IPv6(src=f"fd00:99::{source}", dst="fd00:99::1")
+    made: Packet = type(ip)(bytes(ip / TCP(sport=port, dport=6, flags="A", ack=number, options=options)))
+    return made
+
+
+def seen(bench: Bench, packet: Packet, hook: Hook = "tc") -> bytes:
+    """Returns the packet as the stack receives it, from the IP header on."""
+    verdict, out = bench.pop(hook, bench.arriving("h2", 0, packet), 0)
+    assert verdict == "pass"
+    return out[14:]
+
+
+def with_sack_hidden(packet: Packet) -> bytes:
+    """Returns the packet with the option's kind changed, and the right checksum."""
+    raw = bytearray(bytes(packet))
+    at = raw.index(b"\x01\x01\x05") + 2
+    raw[at] = UNKNOWN
+    made = type(packet)(bytes(raw))
+    del made[TCP].chksum
+    return bytes(made)
+
+
+@both_hooks
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("options", [BLOCKS, TIMESTAMP + BLOCKS], ids=["sack", "timestamp"])
+def test_sack_blocks_are_hidden_while_planes_differ_in_delay(
+    bench: Bench, version: int, options: Any, hook: Hook
+) -> None:
+    packet = gap_ack(options=options, version=version)
+    bench.peer(H2)["plane_skew_ns"] = APART_NS
+    assert seen(bench, packet, hook) == with_sack_hidden(packet)
+    assert seen(bench, packet, hook) == with_sack_hidden(packet)
+    assert bench.rx(H2, 0)[0] == 2
+    assert bench.drops() == {}
+
+
+def test_planes_of_equal_delay_hide_no_sack_blocks(bench: Bench) -> None:
+    bench.peer(H2)["plane_skew_ns"] = 500_000
+    assert seen(bench, gap_ack()) == bytes(gap_ack())
+
+
+def test_a_lasting_gap_is_shown(bench: Bench) -> None:
+    """The data is then lost: 1.5 × 10 ms after the gap was first seen, not sooner."""
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
+    assert seen(bench, gap_ack(1200)) == with_sack_hidden(gap_ack(1200))
+    advance(15 * MS - 1)
+    assert seen(bench, gap_ack(1200)) == with_sack_hidden(gap_ack(1200))
+    advance(1)
+    assert seen(bench, gap_ack(1200)) == bytes(gap_ack(1200))
+    assert seen(bench, gap_ack(1500)) == with_sack_hidden(gap_ack(1500))  # the next gap
+
+
+def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
+    assert seen(bench, gap_ack()) == with_sack_hidden(gap_ack())
+    advance(16 * MS)
+    assert seen(bench, gap_ack()) == bytes(gap_ack())
+    assert seen(bench, gap_ack(port=77)) == with_sack_hidden(gap_ack(port=77))
+    assert seen(bench, gap_ack()) == bytes(gap_ack())
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_flows_with_equal_ports_have_gaps_of_their_own(bench: Bench, version: int) -> None:
+    """Two addresses, whose flows have the same ports; both have a gap."""
+    give_prefixes(bench, {"10.99.0.4/32" if version == 4 else "fd00:99::4/128": H2})
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
+    lost = [gap_ack(1000 * n, version=version, source=n) for n in (3, 4)]
+    assert [seen(bench, packet) for packet in lost] == [with_sack_hidden(packet) for packet in lost]
+    advance(16 * MS)
+    assert [seen(bench, packet) for packet in lost] == [bytes(packet) for packet in lost]
+
+
+def test_flows_in_one_slot_hide_less(bench: Bench) -> None:
+    """They never hide a longer loss by resetting each other's time."""
+    bench.peer(H2)["plane_skew_ns"] = APART_NS
+    packets = [gap_ack(port=port) for port in random.Random(1).sample(range(1024, 65536), 400)]
+    shown = [seen(bench, p) == bytes(p) for p in packets]
+    assert 0 < sum(shown) < 100
+    assert [seen(bench, p) == bytes(p) for p in packets] == shown
+
+
+OTHERS: list[Any] = [[], TIMESTAMP, NOPS * 2, [("MSS", 1400), *BLOCKS]]
+
+
+@pytest.mark.parametrize("options", OTHERS, ids=["none", "timestamp", "nops", "mss"])
+@pytest.mark.parametrize("version", [4, 6])
+def test_other_packets_pass_unchanged(bench: Bench, version: int, options: Any) -> None:
+    bench.peer(H2)["plane_skew_ns"] = APART_NS
+    packet = gap_ack(options=options, version=version)
+    assert seen(bench, packet) == popped(packet)[14:]

@@ -1,0 +1,531 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests probe requests that packets of the traffic carry: when, on which EV, their bytes, and what pays for them."""
+
+import socket
+import struct
+from dataclasses import dataclass
+
+import pytest
+from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from mrcd.config.cluster_file import Encapsulation, Health
+from mrcd.fabric.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCReport
+from mrcd.kernel import abi, libbpf
+from tests.packet.clock import MS, advance, now
+from tests.packet.rig import ETHERNET, EVS, H2, H5, PLANES, SLOTS, Bench, Setup, nic_mac, wire_mac
+from tests.packet.wires import SECONDS, Frame, Gso, Sender, Tap, until
+
+pytestmark = pytest.mark.root
+
+
+IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
+IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
+COUNTS_BYTES = abi.BALLAST + 8 * EVS
+PACKETS_PER_REQUEST = 16
+KEPT_BYTES = 512  # a packet up to this length follows its request whole; KEPT_PACKET_MAX of bpf/piggyback.h
+HEALTH = Health()
+NO_DUP_ACKS = "[overlay]\ndup_ack_us = 0\n"  # ACK copies are tested in test_dup_ack.py
+NO_TIMER_PROBES = f"probe_late_ms = 10000\nprobe_packets = {PACKETS_PER_REQUEST}"
+ONE_SECOND_GAP = Setup(health=f"{NO_TIMER_PROBES}\nprobe_gap_us = 1000000\nloss_window_ms = 60000")
+
+
+def no_timer_probes(encapsulation: Encapsulation = "usid", evs: int = EVS) -> Setup:
+    """Returns a host that sends requests by the number of packets, and none because time has passed."""
+    return Setup(encapsulation, f"{NO_TIMER_PROBES}\nprobe_gap_us = 150", evs, more=NO_DUP_ACKS)
+
+
+@dataclass
+class TrafficWithProbes:
+    """The sender at mrc0 and the taps on the wires of a host whose traffic carries probe requests."""
+
+    bench: Bench
+    stack: Sender
+    wires: list[Tap]
+
+    def make_probe_due(self) -> None:
+        """Makes a request due, on EV 0."""
+        self.bench.reports(H2)["requested_ns"], self.bench.reports(H2)["cursor"] = 0, 0
+
+    def send(self, packet: Packet, gso: Gso | None = None) -> tuple[list[Frame], list[Frame]]:
+        """Sends a packet through mrc0. Returns the data packets and the requests on the wires."""
+        self.stack.send(ETHERNET / packet, gso)
+        return self.sent_packets()
+
+    def sent_packets(self) -> tuple[list[Frame], list[Frame]]:
+        """Returns the data packets and the requests on the wires since the last call, by plane."""
+        found = [f for wire in self.wires for f in wire.frames()]
+        kinds = [Ether(f.data)[MRC].type for f in found]
+        assert set(kinds) <= {DATA, PROBE_REQUEST}
+        sent, requests = ([f for f, k in zip(found, kinds, strict=True) if k == kind] for kind in (DATA, PROBE_REQUEST))
+        return sent, requests
+
+
+@pytest.fixture
+def traffic(bench: Bench) -> TrafficWithProbes:
+    """Traffic with probes on the bench, just after a request for a report: none is due."""
+    stack, wires = bench.attach_push(), bench.wires()
+    bench.attach_probe()
+    bench.reports(H2)["requested_ns"] = now()
+    return TrafficWithProbes(bench, stack, wires)
+
+
+without_timer_probes = pytest.mark.parametrize("bench", [no_timer_probes()], indirect=True, ids=["usid"])
+all_encapsulations = pytest.mark.parametrize(
+    "bench",
+    [no_timer_probes(), no_timer_probes("srh"), no_timer_probes("ecmp")],
+    indirect=True,
+    ids=["usid", "srh", "ecmp"],
+)
+
+
+def assert_request(bench: Bench, frame: Frame, packet: Packet, *, burst: bool = False) -> MRC:
+    """Asserts each byte of a request made of `packet`: a small packet follows it whole, a larger one is cut."""
+    seen = Ether(frame.data)
+    mrc: MRC = seen[MRC]
+    probe = seen[MRCProbe]
+    expected = MRCProbe(seq=probe.seq, report_seq=probe.report_seq, counts=EVS, tx_ns=mrc.tx_ns, **bench.told())
+    room = COUNTS_BYTES + (abi.SRH_MAX if bench.setup.encapsulation == "srh" else 0)  # a reply may need a longer SRH
+    length = len(ETHERNET / packet)
+    if not burst and length <= KEPT_BYTES and length + len(expected) + room <= bench.plan.inner_mtu:
+        carried = bytes(room) + bytes(packet)
+    else:
+        carried = bytes(packet)[:room].ljust(room, b"\0")
+    fields = {"type": PROBE_REQUEST, "seq": mrc.seq, "tx_ns": mrc.tx_ns}
+    sent = bench.sent(H2, mrc.ev, Raw(bytes(expected) + carried), **fields)
+    # The DSCP of the packet: the request then waits in the same queues.
+    sent[IPv6].tc = (packet.tos if IP in packet else packet.tc) & ~3 | ECT_0
+    assert frame.data == bytes(sent)
+    return mrc
+
+
+def assert_data(bench: Bench, frame: Frame, packet: Packet, **mrc: int) -> None:
+    """Asserts that `frame` is the data packet, unchanged by the request."""
+    seen = Ether(frame.data)[MRC]
+    assert frame.data == bytes(bench.sent(H2, seen.ev, packet, seq=seen.seq, tx_ns=seen.tx_ns, **mrc))
+
+
+CARRIERS = [
+    IPV4 / UDP(sport=1, dport=2) / b"",
+    IPV4 / UDP(sport=1, dport=2) / Raw(bytes(i & 0xFF for i in range(1000))),
+    IPV4 / TCP(sport=1, dport=2, flags="A") / b"",
+    IPV4 / TCP(sport=1, dport=2, flags="A", options=[("NOP", None)] * 40) / Raw(bytes(1200)),
+    IP(src="10.99.0.1", dst="10.99.0.3", options=[IPOption(b"\x01")] * 20) / TCP() / Raw(bytes(300)),
+    IPV6 / UDP(sport=1, dport=2) / b"six",
+    IPV6 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(i & 0xFF for i in range(1000))),
+    *(IPV4 / UDP(sport=1, dport=2) / Raw(bytes(COUNTS_BYTES - 28 + extra)) for extra in (-1, 0, 1)),
+    # As long as, and longer than, what fits into the inner MTU behind a request.
+    *(IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1420 - 14 - 32 - COUNTS_BYTES - 28 + extra)) for extra in (0, 1)),
+]
+
+
+# ---- bytes ----
+
+
+@all_encapsulations
+@pytest.mark.parametrize("packet", CARRIERS, ids=lambda p: f"{p.summary().split()[0]}{len(p)}")
+def test_a_request_is_made_of_a_packet(traffic: TrafficWithProbes, bench: Bench, packet: Packet) -> None:
+    traffic.make_probe_due()
+    sent, requests = traffic.send(packet)
+    assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
+    assert_data(bench, sent[0], packet)
+    mrc = assert_request(bench, requests[0], packet)
+    assert (mrc.ev, mrc.seq, mrc[MRCProbe].report_seq) == (0, 1, 1)
+    assert bench.reports(H2)["report_seq"] == 1
+    assert bench.reports(H2)["requested_ns"] == bench.reports(H2)["sent_ns"][1] == mrc.tx_ns
+    assert (bench.ev(H2, 0)["probe_seq"], bench.path_stats(H2, 0)["probe_ns"]) == (1, mrc.tx_ns)
+    # The request is made before its packet is counted as sent.
+    assert (bench.ev(H2, 0)["tx_packets"], bench.path_stats(H2, 0)["noted_tx"]) == (1, 0)
+
+
+@without_timer_probes
+@pytest.mark.parametrize(
+    "packet",
+    [
+        IP(src="10.99.0.1", dst="10.99.0.3", options=[IPOption(b"\x01")] * 24) / UDP() / Raw(bytes(300)),
+        IPV4 / ICMP() / Raw(bytes(300)),
+        IPV6 / IPv6ExtHdrDestOpt() / UDP() / Raw(bytes(300)),
+    ],
+    ids=["options", "icmp", "extension header"],
+)
+def test_packets_whose_checksum_is_outside_the_ballast_carry_no_request(
+    traffic: TrafficWithProbes, bench: Bench, packet: Packet
+) -> None:
+    traffic.make_probe_due()
+    sent, requests = traffic.send(packet)
+    assert (len(sent), requests) == (1, [])
+    assert_data(bench, sent[0], packet)
+    assert len(traffic.send(CARRIERS[0])[1]) == 1  # the next suitable packet carries the request
+
+
+def tap_with_offloads(plane: int) -> socket.socket:
+    """Returns a raw socket that sees the frames of a plane with their pending offloads (virtio_net_hdr)."""
+    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    s.setsockopt(263, 15, 1)  # SOL_PACKET, PACKET_VNET_HDR
+    s.settimeout(SECONDS)
+    s.bind((f"w{plane}", 3))
+    return s
+
+
+@all_encapsulations
+@pytest.mark.parametrize(
+    ("packet", "gso"),
+    [
+        (IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(3000)), Gso("tcp4", 1000, 34)),
+        (
+            IPV6 / TCP(sport=1, dport=2, flags="A", options=[("NOP", None)] * 40) / Raw(bytes(3000)),
+            Gso("tcp6", 1000, 54),
+        ),
+        (IPV6 / UDP(sport=1, dport=2) / Raw(bytes(3000)), Gso("udp", 1000, 54)),
+    ],
+    ids=["tcp4", "tcp6", "udp"],
+)
+def test_the_nic_writes_the_checksum_of_a_burst_into_the_ballast(
+    traffic: TrafficWithProbes, bench: Bench, packet: Packet, gso: Gso
+) -> None:
+    traffic.make_probe_due()
+    with tap_with_offloads(0) as tap:
+        sent, requests = traffic.send(packet, gso)
+        assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
+        assert_data(bench, sent[0], packet, segments=3)
+        assert_request(bench, requests[0], packet, burst=True)
+        while (seen := tap.recv(1 << 16))[10:] != requests[0].data:
+            pass
+    flags, kind, _, _, start, offset = struct.unpack("BBHHHH", seen[:10])
+    assert kind == 0  # not a burst
+    assert flags & 1
+    ballast = len(requests[0].data) - len(Ether(requests[0].data)[MRCReport])
+    assert ballast <= start + offset <= ballast + abi.BALLAST - 2
+
+
+@without_timer_probes
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_a_burst_as_long_as_a_request_carries_one(traffic: TrafficWithProbes, bench: Bench, extra: int) -> None:
+    packet = IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(COUNTS_BYTES - 40 + extra))
+    traffic.make_probe_due()
+    sent, requests = traffic.send(packet, Gso("tcp4", 100, 34))
+    assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
+    assert_data(bench, sent[0], packet, segments=2)
+    assert_request(bench, requests[0], packet, burst=True)
+
+
+@all_encapsulations
+def test_requests_on_a_vlan_plane_are_tagged(traffic: TrafficWithProbes, bench: Bench) -> None:
+    bench.tables.planes["vlan"][0] = 100
+    traffic.make_probe_due()
+    sent, requests = traffic.send(CARRIERS[1])
+    assert [f.vlan for f in sent + requests] == [100, 100]
+    assert_request(bench, requests[0], CARRIERS[1])
+    assert_data(bench, sent[0], CARRIERS[1])
+
+
+@without_timer_probes
+def test_without_a_probe_interface_there_are_no_requests(traffic: TrafficWithProbes, bench: Bench) -> None:
+    bench.tables.node["probe_ifindex"] = 0
+    traffic.make_probe_due()
+    sent, requests = traffic.send(CARRIERS[0])
+    assert (len(sent), requests, bench.reports(H2)["report_seq"]) == (1, [], 0)
+
+
+@without_timer_probes
+def test_a_request_that_cannot_be_made_is_counted_and_its_packet_goes_on(
+    traffic: TrafficWithProbes, bench: Bench
+) -> None:
+    bench.reports(H2)["requested_ns"], bench.reports(H2)["cursor"] = 0, 1
+    bench.ev(H2, 4)["configured"] = 0
+    sent, requests = traffic.send(CARRIERS[0])
+    assert (len(sent), requests, bench.drops()) == (1, [], {"probe_failed": 1})
+    assert_data(bench, sent[0], CARRIERS[0])
+
+
+@pytest.mark.parametrize("bench", [Setup(more=NO_DUP_ACKS)], indirect=True, ids=["usid"])
+@pytest.mark.parametrize("packet", CARRIERS[:6:2], ids=lambda p: f"{p.summary().split()[0]}{len(p)}")
+def test_packets_carry_requests_in_packet_granularity(bench: Bench, packet: Packet) -> None:
+    traffic = TrafficWithProbes(bench, bench.attach_push("packet"), bench.wires())
+    bench.attach_probe()
+    traffic.make_probe_due()
+    sent, requests = traffic.send(packet)
+    assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
+    assert_data(bench, sent[0], packet)
+    assert_request(bench, requests[0], packet)
+
+
+def test_packets_of_the_kernel_pass_mrc_probe_unchanged(bench: Bench) -> None:
+    bench.attach_push()
+    bench.attach_probe()
+    tap = bench.tap("m0", "m0p")
+    for packet in (CARRIERS[0], IPV4 / ICMP()):
+        tap.send(Ether(src="02:00:00:00:02:01", dst="02:00:00:00:02:00") / packet)
+        (frame,) = tap.frames()
+        assert frame.data == bytes(Ether(src="02:00:00:00:02:01", dst="02:00:00:00:02:00") / packet)
+    assert bench.drops() == {}
+
+
+# ---- when, and on which EV ----
+
+
+@without_timer_probes
+def test_one_packet_in_sixteen_carries_a_request(traffic: TrafficWithProbes, bench: Bench) -> None:
+    found = []
+    for n in range(1, 4 * PACKETS_PER_REQUEST + 1):
+        advance(MS)
+        if traffic.send(CARRIERS[0])[1]:
+            found.append(n)
+    assert found == [PACKETS_PER_REQUEST, 2 * PACKETS_PER_REQUEST, 3 * PACKETS_PER_REQUEST, 4 * PACKETS_PER_REQUEST]
+
+
+@without_timer_probes
+def test_only_packets_to_the_same_peer_count(traffic: TrafficWithProbes, bench: Bench) -> None:
+    other = IP(src="10.99.0.1", dst="10.99.0.6") / UDP() / b"x"
+    bench.reports(H5)["requested_ns"] = now()
+    for _ in range(PACKETS_PER_REQUEST - 1):
+        advance(MS)
+        assert not traffic.send(CARRIERS[0])[1]
+        assert not traffic.send(other)[1]
+    assert [Ether(f.data)[MRC].receiver for f in traffic.send(CARRIERS[0])[1]] == [H2]
+    assert [Ether(f.data)[MRC].receiver for f in traffic.send(other)[1]] == [H5]
+
+
+@pytest.mark.parametrize("bench", [Setup(health="probe_packets = 1")], indirect=True, ids=[""])
+def test_an_idle_timeout_event_follows_the_end_of_dense_traffic(traffic: TrafficWithProbes, bench: Bench) -> None:
+    hosts: list[int] = []
+
+    def has_timed_out() -> bool:
+        hosts.extend(int(e["host_id"]) for e in bench.dataplane.events() if e["ev"] == abi.EVENT_IDLE_TIMEOUT)
+        return bool(hosts)
+
+    has_timed_out()
+    hosts.clear()
+    advance(MS)
+    assert len(traffic.send(CARRIERS[0])[1]) == 1
+    until("the idle timeout expires", has_timed_out)
+    assert hosts == [H2]
+
+
+ONE_SECOND_WINDOW = Setup(health=f"{NO_TIMER_PROBES}\nreorder_us = 1000000\noverdue_ms = 1000")
+
+
+@pytest.mark.parametrize("bench", [ONE_SECOND_GAP], indirect=True, ids=[""])
+@pytest.mark.parametrize(
+    ("carrier", "gaps"),
+    [(CARRIERS[0], 1), (CARRIERS[1], 2), (CARRIERS[2], 2), (CARRIERS[2] / b"data", 1)],
+    ids=["small", "large", "acknowledgements", "small with data"],
+)
+def test_requests_are_a_gap_apart(traffic: TrafficWithProbes, bench: Bench, carrier: Packet, gaps: int) -> None:
+    """The gap is doubled for large packets and for acknowledgements that are pushed.
+
+    Received acknowledgements then carry the request first, where there are any.
+    """
+    for _ in range(2 * PACKETS_PER_REQUEST):
+        assert not traffic.send(carrier)[1]
+    for _ in range(gaps):
+        assert not traffic.send(carrier)[1]
+        advance(1000 * MS)
+    assert len(traffic.send(carrier)[1]) == 1
+    assert not traffic.send(carrier)[1]
+
+
+@pytest.mark.parametrize("bench", [ONE_SECOND_WINDOW], indirect=True, ids=[""])
+def test_requests_are_a_reordering_window_apart(traffic: TrafficWithProbes, bench: Bench) -> None:
+    for _ in range(2 * PACKETS_PER_REQUEST):
+        assert not traffic.send(CARRIERS[0])[1]
+    advance(1000 * MS)
+    assert len(traffic.send(CARRIERS[0])[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("bench", "chunks"),
+    [(no_timer_probes(), 1), (no_timer_probes(evs=256), 2)],
+    indirect=["bench"],
+    ids=["a chunk", "two"],
+)
+def test_unanswered_reports_are_limited(traffic: TrafficWithProbes, bench: Bench, chunks: int) -> None:
+    requests = 0
+    for _ in range(PACKETS_PER_REQUEST * (abi.REPORTS_KEPT * chunks + 3)):
+        advance(MS)
+        requests += len(traffic.send(CARRIERS[0])[1])
+    assert requests == abi.REPORTS_KEPT * chunks
+    bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
+    assert len(traffic.send(CARRIERS[0])[1]) == 1
+    # After a long time one more is sent: all earlier ones may be lost.
+    bench.reports(H2)["applied_seq"] -= 100
+    assert not traffic.send(CARRIERS[0])[1]
+    advance(10_000 * MS)
+    assert len(traffic.send(CARRIERS[0])[1]) == 1
+
+
+@without_timer_probes
+def test_a_request_of_another_cpu_in_the_near_future_delays_the_next(traffic: TrafficWithProbes, bench: Bench) -> None:
+    bench.reports(H2)["requested_ns"] = now() + 1000 * MS
+    for _ in range(2 * PACKETS_PER_REQUEST):
+        assert not traffic.send(CARRIERS[0])[1]
+    assert bench.reports(H2)["report_seq"] == 0
+
+
+@without_timer_probes
+def test_requests_visit_usable_evs_in_order(traffic: TrafficWithProbes, bench: Bench) -> None:
+    bench.set_usable(H2, 4, False)
+    found = []
+    for _ in range(EVS):
+        bench.reports(H2)["requested_ns"] = 0
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]  # answered
+        (frame,) = traffic.send(CARRIERS[0])[1]
+        found.append(assert_request(bench, frame, CARRIERS[0]).ev)
+    expected = [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
+    assert found == [5 if ev == 4 else ev for ev in expected]
+
+
+@without_timer_probes
+def test_a_burst_counts_as_its_wire_packets(traffic: TrafficWithProbes, bench: Bench) -> None:
+    bench.reports(H2)["requested_ns"] = now() - MS
+    burst = IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes((PACKETS_PER_REQUEST - 1) * 1000))
+    sent, requests = traffic.send(burst, Gso("tcp4", 1000, 34))
+    assert (len(sent), len(requests)) == (1, 0)
+    assert int(bench.ev(H2, Ether(sent[0].data)[MRC].ev)["tx_packets"]) == PACKETS_PER_REQUEST - 1
+    sent, requests = traffic.send(IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(100)))
+    assert (len(sent), len(requests)) == (1, 1)
+
+
+# ---- what pays for them ----
+
+
+@pytest.mark.parametrize("size", [100, 1000])
+@without_timer_probes
+def test_without_budget_67_packets_and_134_bytes_per_byte_pay_for_a_request(
+    traffic: TrafficWithProbes, bench: Bench, size: int
+) -> None:
+    packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(size))
+    request_bytes = 14 + 40 + 8 + 32 + 32 + COUNTS_BYTES  # Ethernet, IPv6, UDP, MRC, probe, and the report
+    request_bytes += len(ETHERNET / packet) if len(ETHERNET / packet) <= KEPT_BYTES else 0
+    bench.tables.clock["budget"] = HEALTH.idle_probes // 8
+    found = []
+    for n in range(1, 800):
+        advance(MS)
+        if traffic.send(packet)[1]:
+            found.append(n)
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
+    each = max(67, -(-134 * request_bytes // len(packet)))
+    assert found == list(range(each, 800, each))
+    assert bench.tables.clock["budget"] == HEALTH.idle_probes // 8
+
+
+@without_timer_probes
+def test_the_host_budget_pays_for_requests_that_traffic_does_not_cover(
+    traffic: TrafficWithProbes, bench: Bench
+) -> None:
+    bench.tables.clock["budget"] = HEALTH.idle_probes // 8 + 2  # an eighth is reserved for the tick
+    found = []
+    for n in range(1, 4 * PACKETS_PER_REQUEST + 1):
+        advance(MS)
+        if traffic.send(CARRIERS[0])[1]:
+            found.append(n)
+    assert found == [PACKETS_PER_REQUEST, 2 * PACKETS_PER_REQUEST]
+    assert bench.tables.clock["budget"] == HEALTH.idle_probes // 8
+
+
+@without_timer_probes
+def test_requests_paid_by_traffic_are_counted(traffic: TrafficWithProbes, bench: Bench) -> None:
+    bench.tables.clock["budget"] = 0
+    set_paid(bench, 0)
+    packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1000))
+    for _ in range(67):
+        advance(MS)
+        traffic.send(packet)
+    assert bench.reports(H2)["report_seq"] == 1
+    assert struct.unpack("I", libbpf.lookup_elem(paid_map(bench), struct.pack("I", 0), 4) or b"") == (1,)
+
+
+@without_timer_probes
+def test_requests_paid_by_traffic_are_limited_between_ticks(traffic: TrafficWithProbes, bench: Bench) -> None:
+    """The limit, 1.5 times the rate of an idle host, keeps the CPU free for other work."""
+    bench.tables.clock["budget"] = 0
+    bench.tables.clock["refilled_ns"] = now() + 10_000 * MS  # no time has passed since the tick
+    set_paid(bench, 0)
+    packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1000))
+    for _ in range(6 * 67):
+        advance(MS)
+        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
+        traffic.send(packet)
+    assert bench.reports(H2)["report_seq"] == 4
+
+
+@pytest.mark.parametrize(("paid", "more"), [(0, 80), (30, 50), (60, 20), (90, 30), (900, 40)])
+def test_the_tick_subtracts_requests_paid_by_traffic_from_the_budget(bench: Bench, paid: int, more: int) -> None:
+    """An idle host may send 80 in 20 ms; where traffic pays for more, the tick adds a third of that, at least 40."""
+    bench.tables.peers["configured"] = 0  # the tick sends nothing
+    set_paid(bench, paid)
+    bench.tables.clock["budget"], bench.tables.clock["refilled_ns"] = 0, now() - 20 * MS
+    bench.dataplane.tick()
+    assert more <= bench.tables.clock["budget"] <= more + 8  # 8: for the time that the test itself takes
+
+
+def paid_map(bench: Bench) -> int:
+    """Returns the descriptor of the map that counts requests paid by traffic."""
+    return bench.map_fd("mrc_paid")
+
+
+def set_paid(bench: Bench, number: int) -> None:
+    """Sets the number of requests paid by traffic since the last tick."""
+    libbpf.update_elem(paid_map(bench), struct.pack("I", 0), struct.pack("I", number))
+
+
+# ---- made of received packets ----
+
+
+ACK = IP(src="10.99.0.3", dst="10.99.0.1", id=9) / TCP(sport=2, dport=1, flags="A")
+
+
+def requests_on_receipt(traffic: TrafficWithProbes, inlet: Tap, packet: Packet, **mrc: int) -> list[Frame]:
+    """Delivers a packet of h2, asserts that the stack gets it unchanged, and returns the requests that go out."""
+    inlet.send(traffic.bench.arriving("h2", 5, packet, **mrc))
+    (frame,) = inlet.frames()
+    assert frame.data == bytes(Ether(src=wire_mac(1), dst=nic_mac(1)) / packet)
+    sent, requests = traffic.sent_packets()
+    assert sent == []
+    return requests
+
+
+def push_packets(traffic: TrafficWithProbes, packets: int) -> None:
+    """Pushes `packets` packets after a request for a report; none of them carries a request."""
+    traffic.bench.reports(H2)["requested_ns"] = now()
+    for _ in range(packets):
+        assert not traffic.send(CARRIERS[0])[1]
+
+
+@pytest.mark.parametrize("bench", [ONE_SECOND_GAP], indirect=True, ids=[""])
+@pytest.mark.parametrize("packet", [ACK, ACK / Raw(bytes(512 - 54))], ids=len)
+def test_a_received_acknowledgement_carries_a_request(traffic: TrafficWithProbes, bench: Bench, packet: Packet) -> None:
+    inlet = bench.attach_pop(1, "ipv4")
+    push_packets(traffic, PACKETS_PER_REQUEST)
+    assert requests_on_receipt(traffic, inlet, packet) == []  # the gap is not over
+    advance(1000 * MS)
+    (frame,) = requests_on_receipt(traffic, inlet, packet)
+    assert assert_request(bench, frame, packet).receiver == H2
+    assert requests_on_receipt(traffic, inlet, packet) == []
+    assert bench.drops() == {}
+
+
+@pytest.mark.parametrize("bench", [ONE_SECOND_GAP], indirect=True, ids=[""])
+@pytest.mark.parametrize(
+    "packet", [ACK / Raw(bytes(513 - 54)), IP(src="10.99.0.3", dst="10.99.0.1") / ICMP()], ids=["not small", "icmp"]
+)
+def test_large_or_non_tcp_packets_received_carry_no_request(
+    traffic: TrafficWithProbes, bench: Bench, packet: Packet
+) -> None:
+    inlet = bench.attach_pop(1, "ipv4")
+    push_packets(traffic, PACKETS_PER_REQUEST)
+    advance(1000 * MS)
+    assert requests_on_receipt(traffic, inlet, packet) == []
+    assert len(requests_on_receipt(traffic, inlet, ACK)) == 1
+
+
+@pytest.mark.parametrize("bench", [ONE_SECOND_GAP], indirect=True, ids=[""])
+def test_a_received_acknowledgement_carries_no_request_before_enough_packets_were_sent(
+    traffic: TrafficWithProbes, bench: Bench
+) -> None:
+    inlet = bench.attach_pop(1, "ipv4")
+    push_packets(traffic, PACKETS_PER_REQUEST - 1)
+    advance(1000 * MS)
+    assert requests_on_receipt(traffic, inlet, ACK) == []
