@@ -3,7 +3,7 @@
 #ifndef MRC_ANSWER_PROBE_H
 #define MRC_ANSWER_PROBE_H
 
-#include "clock.h"
+#include "maps.h"
 #include "probe.h"
 #include "kernel_sids.h"
 #include "spray.h"

@@ -3,7 +3,7 @@
 #ifndef MRC_APPLY_REPLY_H
 #define MRC_APPLY_REPLY_H
 
-#include "clock.h"
+#include "maps.h"
 #include "judge.h"
 
 /* Probes in unpaid bursts: further EVs get one probe each until judged data packets have paid. */

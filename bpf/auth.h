@@ -18,8 +18,7 @@
 #include <bpf/bpf_endian.h>
 
 #include "arith.h"
-#include "clock.h"
-#include "drop.h"
+#include "maps.h"
 #include "siphash.h"
 
 #define TAGGED_BYTES offsetof(struct mrc_hdr, auth)

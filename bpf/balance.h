@@ -11,7 +11,7 @@
 #ifndef MRC_BALANCE_H
 #define MRC_BALANCE_H
 
-#include "clock.h"
+#include "maps.h"
 #include "probe.h"
 #include "states.h"
 

@@ -5,11 +5,9 @@
 
 #include "arith.h"
 #include "auth.h"
-#include "clock.h"
-#include "drop.h"
+#include "maps.h"
 #include "parse.h"
 #include "tunnel.h"
-#include "verifier.h"
 
 /* Ethernet and IPv6 headers. An SRH follows, if there is one, then UDP and MRC. */
 #define OUTER_L3 (ETH_HLEN + sizeof(struct ipv6hdr))

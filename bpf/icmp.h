@@ -5,7 +5,7 @@
 #ifndef MRC_ICMP_H
 #define MRC_ICMP_H
 
-#include "clock.h"
+#include "maps.h"
 #include "send_probe.h"
 
 #define ICMP_FRESH_NS 1000000000ULL /* age of the quoted packet, at most */

@@ -11,7 +11,6 @@
 #define MRC_IDLE_TIMEOUT_H
 
 #include "arith.h"
-#include "clock.h"
 #include "maps.h"
 
 /* The timeout comes after steady traffic would have requested the next report, but before TCP's first reaction. Linux

@@ -13,7 +13,6 @@
 
 #include "send_probe.h"
 #include "loss.h"
-#include "plane_loss.h"
 
 #define LOST_BURSTS 6 /* reports with lost probes and no arrival; after so many a lagging EV is ASSUMED_BAD */
 #define BURSTS_PER_PERIOD 16 /* probe bursts, at most, per overdue_us */

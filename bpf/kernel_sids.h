@@ -7,8 +7,6 @@
 #define MRC_KERNEL_SIDS_H
 
 #include "arith.h"
-#include "clock.h"
-#include "drop.h"
 #include "maps.h"
 #include "parse.h"
 

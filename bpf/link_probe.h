@@ -8,7 +8,7 @@
 #ifndef MRC_LINK_PROBE_H
 #define MRC_LINK_PROBE_H
 
-#include "clock.h"
+#include "maps.h"
 #include "send_probe.h"
 
 #define LINK_GAP_NS 80000000ULL /* least time between two probes of a link: less than LINK_PROBES_S of the daemon */

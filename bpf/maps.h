@@ -29,7 +29,7 @@ const volatile struct mrc_settings settings;
 		__type(value, value_type);                                                         \
 	} name SEC(".maps")
 
-/* ---- pinned: shared with the daemon, kept over upgrades (mrc_abi.h, mrc_events.h) -------- */
+/* ---- pinned: shared with the daemon, kept over upgrades (mrc_abi.h, mrc_events.h) ---------- */
 
 MRC_ARRAY(mrc_evs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_ev);
 MRC_ARRAY(mrc_path_stats, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_path_stats);
@@ -69,7 +69,7 @@ struct {
 MRC_ARRAY(mrc_idle_timers, BPF_MAP_TYPE_ARRAY, 0, struct mrc_idle_timer);
 MRC_FIXED_ARRAY(mrc_clone_jobs, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct mrc_clone_job); /* old and new programs share it */
 
-/* ---- created anew with each object (mrc_state.h) ----------------------------------------- */
+/* ---- created anew with each object (mrc_state.h) ------------------------------------------- */
 
 MRC_ARRAY(mrc_dst_cache, BPF_MAP_TYPE_ARRAY, 0, struct mrc_dst_entry);
 MRC_ARRAY(mrc_paces, BPF_MAP_TYPE_ARRAY, 0, struct mrc_pace);
@@ -96,7 +96,7 @@ struct {
 	__type(value, struct mrc_idle_peer);
 } mrc_idle_peers SEC(".maps");
 
-/* ---- look-ups ---------------------------------------------------------------------------- */
+/* ---- look-ups ------------------------------------------------------------------------------ */
 
 static __always_inline struct mrc_node *node(void)
 {
@@ -169,6 +169,59 @@ static __always_inline void count_probe(__u32 kind)
 static __always_inline struct mrc_reports *reports_at(__u32 host_id)
 {
 	return bpf_map_lookup_elem(&mrc_reports, &host_id);
+}
+
+/* ---- time ---------------------------------------------------------------------------------- */
+
+/* Reads the time, for all programs: CLOCK_MONOTONIC, or a clock that tests set.
+ *
+ * The loader decides which, by a setting that the verifier knows, so it removes the other branch.
+ */
+
+/* Tests write it (tests/packet/clock.py). */
+volatile struct {
+	__u64 now_ns;
+	__u64 step_ns; /* added by each reading */
+} test_clock SEC(".data.clock") = {};
+
+static __always_inline __u64 test_time_ns(void)
+{
+	return __sync_fetch_and_add(&test_clock.now_ns, test_clock.step_ns);
+}
+
+/* Return the time in nanoseconds. */
+static __always_inline __u64 now_ns(void)
+{
+	return settings.test_clock ? test_time_ns() : bpf_ktime_get_ns();
+}
+
+/* Return the time of the last timer interrupt: up to 10 ms ago, but cheaper. */
+static __always_inline __u64 coarse_now_ns(void)
+{
+	return settings.test_clock ? test_time_ns() : bpf_ktime_get_coarse_ns();
+}
+
+/* ---- drop counters ------------------------------------------------------------------------- */
+
+static __always_inline void count_drop(enum mrc_drop reason)
+{
+	__u32 index = reason;
+	__u64 *count = bpf_map_lookup_elem(&mrc_drops, &index);
+
+	if (count)
+		(*count)++;
+}
+
+static __always_inline int drop_skb(enum mrc_drop reason)
+{
+	count_drop(reason);
+	return TC_ACT_SHOT;
+}
+
+static __always_inline int drop_xdp(enum mrc_drop reason)
+{
+	count_drop(reason);
+	return XDP_DROP;
 }
 
 #endif

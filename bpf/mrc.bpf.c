@@ -3,9 +3,9 @@
  *
  * The way of a packet, step by step, with the header of each step:
  *
- *   1. Choose. mrc_push reads the inner packet (inner.h), finds the peer of its destination (dst_cache.h) and the
- *      policy of its traffic (classes.h), and takes the next EV of the next plane (spray.h). Queues shift the choice of
- *      the plane (balance.h).
+ *   1. Choose. mrc_push reads the inner packet (inner.h), finds the peer of its destination and the policy of
+ *      its traffic (classes.h), and takes the next EV of the next plane (spray.h). Queues shift the choice of the plane
+ *      (balance.h).
  *   2. Push. It makes room and writes the outer headers (headers.h), also around packets that have a tunnel already
  *      (tunnel.h). An isolated ACK is sent twice (dup_ack.h). A packet can carry a probe request (piggyback.h).
  *   3. Wire. IPv6, perhaps an SRH, UDP, MRC header, inner packet (mrc_wire.h). The switches forward by uSID. Their
@@ -13,15 +13,14 @@
  *   4. Pop. mrc_pop_xdp or mrc_pop parses and verifies the outer headers (parse.h, pop.h) and removes them (headers.h).
  *      mrc0 receives the inner packet (deliver.h). SACK blocks may be hidden from TCP first (sack_hiding.h).
  *   5. Count. The receiver counts the arrival per sender and EV (pop.h, struct mrc_rx); a drop is counted by its reason
- *      (drop.h).
+ *      (maps.h).
  *   6. Report. The sender marks what it has sent and requests the counts (send_probe.h). The request is piggybacked on
- *      traffic (piggyback.h). Without traffic, a sweep sends it (sweep.h), for the tick (tick.h) or the timer packet
+ *      traffic (piggyback.h). Without traffic, a sweep sends it, for the tick (tick.h) or the timer packet
  *      (timer_packet.h), which reacts to stopped flows (idle_timeout.h). The receiver answers with its counts
  *      (answer_probe.h).
- *   7. Verdict. The sender applies the reply (apply_reply.h) and judges each EV (judge.h), by its loss window (loss.h)
- *      and its plane's (plane_loss.h). The EV's state changes, and with it the usable EVs (states.h). The neighbours of
- *      a failed EV on the same T1 are probed (t1_failure.h, neighbours.h). The EV returns after a hold-down
- *      (ev_deadlines.h).
+ *   7. Verdict. The sender applies the reply (apply_reply.h) and judges each EV (judge.h), by its loss window and its
+ *      plane's (loss.h). The EV's state changes, and with it the usable EVs (states.h). The neighbours of a failed EV
+ *      on the same T1 are probed (neighbours.h). The EV returns after a hold-down (ev_deadlines.h).
  *
  * Programs and where they are attached:
  *
@@ -38,7 +37,7 @@
  *   mrc_tick        run by the daemon: serves the deadlines of all peers
  *   mrc_probe_links run by the daemon: probes this host's own links (link_probe.h)
  *
- * Shared by all: maps.h (maps), mrc_abi.h, mrc_events.h and mrc_state.h (their entries), arith.h, probe.h, verifier.h.
+ * Shared by all: maps.h (maps), mrc_abi.h, mrc_events.h and mrc_state.h (their entries), arith.h, probe.h, parse.h.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -47,11 +46,11 @@
 
 #include <bpf/bpf_helpers.h>
 
-#include "clock.h"
+#include "maps.h"
 #include "timer_packet.h"
 #include "classes.h"
 #include "deliver.h"
-#include "dst_cache.h"
+#include "inner.h"
 #include "pop.h"
 #include "dup_ack.h"
 #include "kernel_sids.h"

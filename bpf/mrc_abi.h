@@ -333,7 +333,7 @@ struct mrc_prefix {
 };
 _Static_assert(sizeof(struct mrc_prefix) == 20, "mrc_prefix is 20 bytes");
 
-/* Destination cache (dst_cache.h). Index: CPU × MRC_DST_ENTRIES + dst_slot() of the address. Programs only. */
+/* Destination cache (inner.h). Index: CPU × MRC_DST_ENTRIES + dst_slot() of the address. Programs only. */
 struct mrc_dst_entry {
 	__u32 address[4];
 	__u32 epoch; /* mrc_node.epoch at the lookup; entries of older epochs are invalid */
@@ -400,7 +400,7 @@ struct mrc_settings {
 	__u32 netns; /* inode number of the NICs' network namespace */
 	__u32 source_check; /* 1 = inner addresses must be those of their hosts (source_check.h) */
 	__u32 fingerprint; /* of the cluster file, for probes (mrcd/config/agreed.py); 16 bits, never 0 */
-	__u32 test_clock; /* 1 = the time is what a test sets (clock.h) */
+	__u32 test_clock; /* 1 = the time is what a test sets (maps.h) */
 	__u64 link_key[2]; /* key of this host's link probes: random, another one after each load */
 };
 _Static_assert(sizeof(struct mrc_settings) == 152, "mrc_settings is 152 bytes");

@@ -22,7 +22,7 @@
 
 #define BURSTS_AT_ONCE 8 /* EVs that one report can have probed by bursts: a power of two, bounds the cost per report */
 
-/* ---- choosing an EV: balance.h, classes.h, states.h ------------------------------------- */
+/* ---- choosing an EV: balance.h, classes.h, states.h ---------------------------------------- */
 
 /* Packets in flight to a peer, by plane. Index: host id. */
 struct mrc_pace {
@@ -70,7 +70,7 @@ struct mrc_selection {
 	__u32 count; /* EVs selected */
 };
 
-/* ---- probing: send_probe.h, piggyback.h, idle_timeout.h, timer_packet.h ------------------ */
+/* ---- probing: send_probe.h, piggyback.h, idle_timeout.h, timer_packet.h -------------------- */
 
 /* A probe request to send. */
 struct request {
@@ -117,7 +117,7 @@ struct mrc_idle_peer {
 	__u32 left; /* sweeps */
 };
 
-/* ---- judging: answer_probe.h, judge.h, plane_loss.h -------------------------------------- */
+/* ---- judging: answer_probe.h, judge.h, loss.h ---------------------------------------- */
 
 /* The fixed part of a probe packet. */
 struct control {
@@ -161,7 +161,7 @@ struct mrc_plane_losses {
 	__u64 ns[MRC_REPORT_PARTS]; /* when the report arrived */
 };
 
-/* ---- shared links: t1_failure.h, neighbours.h -------------------------------------------- */
+/* ---- shared links: states.h, neighbours.h ---------------------------------------------- */
 
 /* A T1 on which an EV failed. The fields marked `tick` belong to the walk over the peers (neighbours.h). */
 struct mrc_t1_failure {
@@ -192,7 +192,7 @@ struct mrc_t0_verdict {
 	__u32 other_seq; /* of the probe on the other one */
 };
 
-/* ---- TCP: sack_hiding.h ------------------------------------------------------------------ */
+/* ---- TCP: sack_hiding.h -------------------------------------------------------------------- */
 
 /* The newest gap of a flow. Index: high bits of the flow's hash. */
 struct mrc_sack_gap {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Judges the EVs of all peers that cross the same T1 as a failed EV (t1_failure.h), by a few probes.
+/* Judges the EVs of all peers that cross the same T1 as a failed EV (states.h), by a few probes.
  *
  * A dead T1 takes one EV of every peer with it. A dead link of a T1 takes one EV of every peer under one T0. So the
  * tick walks over the peers twice. The first walk probes one peer under each T0: on its EV through that T1, and on
@@ -10,8 +10,8 @@
 #ifndef MRC_NEIGHBOURS_H
 #define MRC_NEIGHBOURS_H
 
-#include "clock.h"
-#include "sweep.h"
+#include "maps.h"
+#include "send_probe.h"
 
 #define T0_PROBES 3 /* on the EV of the first peer under a T0; three, because one may be lost */
 /* Of one tick: longer than TICK_MAX_NS, but once per T1 and second, and then for all peers at once. */
@@ -232,7 +232,7 @@ static __always_inline void begin_walk(struct mrc_t1_failure *failure, __u32 is_
 	failure->left = settings.peers - 1;
 }
 
-/* Visit the neighbours of failed EVs. The budget does not limit that, but t1_failure.h does: once per T1 and second. */
+/* Visit the neighbours of failed EVs. The budget does not limit that, but record_t1_failure() does: once per T1 and second. */
 static __always_inline void visit_neighbours(struct sweep *sweep, struct mrc_clock *clock)
 {
 	const struct mrc_reports *reports;

@@ -3,7 +3,7 @@
 #ifndef MRC_POP_H
 #define MRC_POP_H
 
-#include "clock.h"
+#include "maps.h"
 #include "icmp.h"
 #include "link_probe.h"
 #include "piggyback.h"

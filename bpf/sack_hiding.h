@@ -10,7 +10,7 @@
 #define MRC_SACK_HIDING_H
 
 #include "balance.h"
-#include "clock.h"
+#include "maps.h"
 #include "inner.h"
 
 /* TCP option kinds. */

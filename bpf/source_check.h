@@ -6,8 +6,7 @@
 #ifndef MRC_SOURCE_CHECK_H
 #define MRC_SOURCE_CHECK_H
 
-#include "drop.h"
-#include "dst_cache.h"
+#include "inner.h"
 
 #define NO_HOST 0xffffffff /* no host has this id */
 

@@ -9,7 +9,7 @@
 #ifndef MRC_TICK_H
 #define MRC_TICK_H
 
-#include "clock.h"
+#include "maps.h"
 #include "ev_deadlines.h"
 #include "piggyback.h"
 

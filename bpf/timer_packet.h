@@ -9,7 +9,7 @@
 #ifndef MRC_TIMER_PACKET_H
 #define MRC_TIMER_PACKET_H
 
-#include "clock.h"
+#include "maps.h"
 #include "apply_reply.h"
 #include "tick.h"
 

@@ -8,7 +8,7 @@
 
 #include <bpf/bpf_core_read.h>
 
-#include "clock.h"
+#include "maps.h"
 #include "icmp.h"
 #include "link_probe.h"
 

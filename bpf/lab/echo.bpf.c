@@ -12,7 +12,6 @@
 #include <bpf/bpf_helpers.h>
 
 #include "../parse.h"
-#include "../verifier.h"
 
 #define HOSTS_MOST 4128 /* host ids are below; as in labkit.cluster.emulated_peers */
 #define HOSTS_PER_T0 32 /* host n ≥ 1 is under T0 1 + (n - 1) / this; as in labkit.cluster.emulated_peers */
