@@ -448,6 +448,13 @@ class Bench:
         verdict, out = libbpf.run_program(self.dataplane.program("mrc_push"), frame, room=1 << 13)
         return _TC[verdict], out
 
+    def spread(self, packets: int) -> list[int]:
+        """Pushes packets to h2. Returns how many took each EV."""
+        before, packet = self.tables.evs["tx_packets"][H2].copy(), datagram(H0, H2, size=1)
+        for _ in range(packets):
+            assert self.push(packet)[0] == "redirect"
+        return list((self.tables.evs["tx_packets"][H2] - before).tolist())
+
     def pop(self, hook: Hook, frame: Packet | bytes, plane: int = 0) -> tuple[Verdict, bytes]:
         """Runs what is attached at a plane NIC: mrc_pop, after mrc_pop_xdp if the hook is XDP."""
         data, ifindex = bytes(frame), self.ifindex[f"n{plane}"]

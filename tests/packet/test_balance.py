@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests congestion and the balance over planes that differ in delay or rate."""
 
-from typing import Any
-
 import pytest
-from scapy.layers.inet import IP, UDP
 
 from mrcd.kernel.enums import EvState, Reason
 from tests.packet.clock import MS, advance, now
@@ -14,7 +11,6 @@ from tests.packet.rig import EVS, H2, PLANES, SLOTS, Bench, Setup
 pytestmark = pytest.mark.root
 
 
-PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP() / b"x"
 LAST = PLANES - 1
 CLOCK_NS = 10_000 * MS  # offset of h2's clock, see Reporter.reply
 
@@ -26,11 +22,8 @@ def planes(*others: int, last: int) -> list[int]:
 
 def pushed(bench: Bench, packets: int) -> list[int]:
     """Returns packets per plane, for a number of packets pushed."""
-    before = bench.tables.evs["tx_packets"][H2].copy()
-    for _ in range(packets):
-        assert bench.push(PACKET)[0] == "redirect"
-    each: Any = (bench.tables.evs["tx_packets"][H2] - before).reshape(PLANES, SLOTS).sum(axis=1)
-    return list(each.tolist())
+    sent = bench.spread(packets)
+    return [sum(sent[p * SLOTS : p * SLOTS + SLOTS]) for p in range(PLANES)]
 
 
 def waiting(bench: Bench, **values: object) -> None:
@@ -231,14 +224,6 @@ def test_packets_on_a_slower_plane_are_not_missing_too_early(bench: Bench, more:
 CONGESTED = (EvState.SKIP, Reason.CONGESTED)
 
 
-def spread(bench: Bench, packets: int) -> list[int]:
-    """Returns packets per EV, for a number of packets pushed."""
-    before = bench.tables.evs["tx_packets"][H2].copy()
-    for _ in range(packets):
-        assert bench.push(PACKET)[0] == "redirect"
-    return list((bench.tables.evs["tx_packets"][H2] - before).tolist())
-
-
 def marked(bench: Bench, *evs: int) -> Reporter:
     """Returns a reporter after a report with CE marks on these EVs."""
     r = Reporter(bench)
@@ -254,10 +239,10 @@ def test_ce_marks_skip_an_ev_exactly_once(bench: Bench) -> None:
     assert (state(bench, 5), bench.usable(H2), events(bench)) == (CONGESTED, EVERY, [])
     assert (bench.path_stats(H2, 5)["skips"], bench.path_stats(H2, 5)["rx_ce"]) == (1, 2)
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in others(5))
-    sent = spread(bench, EVS)
+    sent = bench.spread(EVS)
     assert (sent[5], sum(sent[4:8]), sum(sent)) == (0, 4, EVS)  # another EV of its plane got its packet
     assert state(bench, 5)[0] == EvState.GOOD
-    sent = spread(bench, 3 * EVS)
+    sent = bench.spread(3 * EVS)
     assert sent[5] == 3
     assert (bench.path_stats(H2, 5)["skips"], bench.ev(H2, 5)["reason"], events(bench)) == (1, Reason.NEW, [])
 
@@ -270,7 +255,7 @@ def test_further_reports_do_not_repeat_a_pending_skip(bench: Bench) -> None:
         r.report()
         assert state(bench, 5) == CONGESTED
     assert bench.path_stats(H2, 5)["skips"] == 1
-    assert spread(bench, EVS)[5] == 0
+    assert bench.spread(EVS)[5] == 0
 
 
 def test_congestion_is_forgotten_after_the_traffic_ends(bench: Bench) -> None:
@@ -287,7 +272,7 @@ def test_congestion_is_forgotten_after_the_traffic_ends(bench: Bench) -> None:
 
 def test_the_same_marks_count_once(bench: Bench) -> None:
     r = marked(bench, 5)
-    spread(bench, EVS)
+    bench.spread(EVS)
     for ev in EVERY:
         r.packets[ev] += int(bench.ev(H2, ev)["tx_packets"]) - r.packets[ev]
     for _ in range(3):
@@ -297,7 +282,7 @@ def test_the_same_marks_count_once(bench: Bench) -> None:
 
 def test_a_plane_with_congestion_on_all_evs_stays_in_use(bench: Bench) -> None:
     marked(bench, 4, 5, 6, 7)
-    sent = spread(bench, 4 * PLANES)
+    sent = bench.spread(4 * PLANES)
     assert [sum(sent[p * 4 : p * 4 + 4]) for p in range(PLANES)] == [4] * PLANES
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in range(4, 8))
 
@@ -329,7 +314,7 @@ def delayed(bench: Bench, us: int, *, rtt_ns: int = 1000) -> int:
 def test_an_ev_with_more_delay_than_the_others_is_skipped(bench: Bench) -> None:
     ev = delayed(bench, SKIP_DELAY_US + 1)
     assert (state(bench, ev), events(bench)) == (CONGESTED, [])
-    spread(bench, EVS)
+    bench.spread(EVS)
     assert state(bench, ev)[0] == EvState.GOOD
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from labkit.cluster import netns
 from mrcd.config.devices import former_names
 from mrcd.errors import KernelError, MachineError
 from mrcd.net import rps
@@ -630,32 +629,14 @@ def test_an_interface_of_another_with_a_former_name_is_not_renamed(ns: Namespace
     assert "mrc0p" in run(lambda n: n.links())
 
 
-@pytest.mark.parametrize("queues", [1, 3])
-def test_the_bench_sets_and_restores_rps(ns: Namespace, queues: int) -> None:
-    run(lambda n: n.ensure_veth("mrc0", "pmrc0", mtu=9020, gso_max_size=65455, queues=queues))
-    with ns.inside():
-        before = netns.swap_rps({"mrc0": "3", "pmrc0": "1"})
-        assert {name: rps.parse_mask(mask) for name, mask in before.items()} == {"mrc0": set(), "pmrc0": set()}
-        there = netns.swap_rps(before)
-        assert {name: rps.parse_mask(mask) for name, mask in there.items()} == {"mrc0": {0, 1}, "pmrc0": {0}}
-        assert netns.swap_rps(before) == before
-        with pytest.raises(MachineError, match="set rps_cpus of none0"):
-            netns.swap_rps({"none0": "1"})
-
-
-def test_the_veth_is_made_once(ns: Namespace) -> None:
-    first = ensure()
-    before = ns.json("-d", "link", "show")
-    assert ensure() == first
-    assert ns.json("-d", "link", "show") == before
-
-
 @pytest.mark.parametrize(
     "change",
     [("mrc0", "down"), ("pmrc0", "down"), ("mrc0", "mtu", "1400"), ("pmrc0", "mtu", "1400"), ("mrc0", "arp", "on")],
 )
-def test_a_changed_veth_is_repaired(ns: Namespace, change: tuple[str, ...]) -> None:
+def test_a_veth_is_made_once_and_repaired_after_a_change(ns: Namespace, change: tuple[str, ...]) -> None:
     first = ensure()
+    before = ns.json("-d", "link", "show")
+    assert (ensure(), ns.json("-d", "link", "show")) == (first, before)
     ns.ip("link", "set", *change)
     assert ensure() == first
     for name in ("mrc0", "pmrc0"):
@@ -674,8 +655,13 @@ def test_a_new_mtu_is_set(ns: Namespace) -> None:
 
 @pytest.mark.parametrize(
     "links",
-    [["mrc0 type bridge"], ["mrc0 type bridge", "pmrc0 type bridge"], ["mrc0 type veth peer name other"]],
-    ids=["bridge", "bridges", "veth"],
+    [
+        ["mrc0 type bridge"],
+        ["mrc0 type bridge", "pmrc0 type bridge"],
+        ["mrc0 type veth peer name other"],
+        ["mrc0 type veth peer name a", "pmrc0 type veth peer name b"],
+    ],
+    ids=["bridge", "bridges", "veth", "veths"],
 )
 def test_an_existing_interface_of_another_program_is_refused(ns: Namespace, links: list[str]) -> None:
     for link in links:
@@ -687,13 +673,6 @@ def test_an_existing_interface_of_another_program_is_refused(ns: Namespace, link
     assert caught.value.hint is not None
     assert "overlay.interface" in caught.value.hint
     assert ns.json("-d", "link", "show") == before
-
-
-def test_ends_of_two_different_veths_are_refused(ns: Namespace) -> None:
-    ns.ip("link", "add", "mrc0", "type", "veth", "peer", "name", "a")
-    ns.ip("link", "add", "pmrc0", "type", "veth", "peer", "name", "b")
-    with pytest.raises(MachineError, match="mrc0 exists"):
-        ensure()
 
 
 def test_a_refused_mtu_is_an_error(ns: Namespace) -> None:
