@@ -101,20 +101,38 @@ def test_an_acknowledgement_long_after_another_is_copied_again(bench: Bench) -> 
         advance(20_000)  # as the limit of one CPU allows
 
 
-@long
 @pytest.mark.parametrize(
-    "packet",
+    ("bench", "packet"),
     [
-        *(ack(flags=flags) for flags in ("S", "SA", "FA", "RA", "PA", "EA")),
-        ack(payload=b"x"),
-        ack(options=SACK),  # TCP counts these as duplicate ACKs
-        ack(IPV6, options=TIME + SACK),
-        IPV4 / UDP(sport=1, dport=2),
-        IP(src="10.99.0.1", dst="10.99.0.3", frag=1, proto=6) / Raw(bytes(ack()[TCP])),
+        *((LONG, ack(flags=flags)) for flags in ("S", "SA", "FA", "RA", "PA", "EA")),
+        (LONG, ack(payload=b"x")),
+        (LONG, ack(options=SACK)),  # TCP counts these as duplicate ACKs
+        (LONG, ack(IPV6, options=TIME + SACK)),
+        (LONG, IPV4 / UDP(sport=1, dport=2)),
+        (LONG, IP(src="10.99.0.1", dst="10.99.0.3", frag=1, proto=6) / Raw(bytes(ack()[TCP]))),
+        (Setup(health=QUIET, more="[overlay]\ndup_ack_us = 0\n"), ack()),
+        (Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "pinned"\nports = [2]\n'), ack()),
+        (Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "flowlet"\nports = [2]\n'), ack()),
     ],
-    ids=["syn", "syn-ack", "fin", "rst", "psh", "ece", "data", "sack", "sack6", "udp", "fragment"],
+    indirect=["bench"],
+    ids=[
+        "syn",
+        "syn-ack",
+        "fin",
+        "rst",
+        "psh",
+        "ece",
+        "data",
+        "sack",
+        "sack6",
+        "udp",
+        "fragment",
+        "off",
+        "pinned",
+        "flowlet",
+    ],
 )
-def test_other_packets_are_not_copied(bench: Bench, packet: Packet) -> None:
+def test_what_is_no_pure_acknowledgement_or_keeps_its_ev_is_not_copied(bench: Bench, packet: Packet) -> None:
     assert len(out(bench, ready(bench), packet)) == 1
 
 
@@ -123,24 +141,6 @@ def test_without_a_probe_interface_no_acknowledgement_is_copied(bench: Bench) ->
     side = ready(bench)
     bench.tables.node["probe_ifindex"] = 0
     assert len(out(bench, side, ack())) == 1
-
-
-@pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ndup_ack_us = 0\n")], indirect=True)
-def test_dup_ack_us_of_0_disables_acknowledgement_copies(bench: Bench) -> None:
-    assert len(out(bench, ready(bench), ack())) == 1
-
-
-@pytest.mark.parametrize(
-    "bench",
-    [
-        Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "{policy}"\nports = [2]\n')
-        for policy in ("pinned", "flowlet")
-    ],
-    indirect=True,
-    ids=["pinned", "flowlet"],
-)
-def test_acknowledgements_of_pinned_and_flowlet_classes_are_not_copied(bench: Bench) -> None:
-    assert len(out(bench, ready(bench), ack())) == 1
 
 
 @long
