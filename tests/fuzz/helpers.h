@@ -234,7 +234,6 @@ long bpf_loop(__u32 count, long (*call)(__u64, void *), void *context, __u64 fla
 
 void *bpf_ringbuf_reserve(void *ring, __u64 size, __u64 flags)
 {
-	(void)ring;
 	require(!flags);
 	return host.ring_full ? 0 : malloc(size);
 }
@@ -247,14 +246,11 @@ void bpf_ringbuf_submit(void *record, __u64 flags)
 
 __u64 bpf_ringbuf_query(void *ring, __u64 flags)
 {
-	(void)ring;
-	(void)flags;
 	return host.ring_full ? PAGE : 0;
 }
 
 long host_timer_start(struct bpf_timer *timer, __u64 wait_ns)
 {
-	(void)wait_ns;
 	timer_started = timer;
 	return 0;
 }

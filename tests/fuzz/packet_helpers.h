@@ -97,7 +97,6 @@ long bpf_skb_load_bytes(const struct __sk_buff *from, __u32 offset, void *to, __
 {
 	__u32 n;
 
-	(void)from;
 	if (offset > INT32_MAX || (__u64)offset + length > whole_length()) {
 		memset(to, 0, length);
 		return -EFAULT;
@@ -111,7 +110,6 @@ long bpf_skb_load_bytes(const struct __sk_buff *from, __u32 offset, void *to, __
 
 long bpf_skb_store_bytes(struct __sk_buff *s, __u32 offset, const void *from, __u32 length, __u64 flags)
 {
-	(void)s;
 	if (flags & ~(__u64)(BPF_F_RECOMPUTE_CSUM | BPF_F_INVALIDATE_HASH))
 		return -EINVAL;
 	if (offset > INT32_MAX || (__u64)offset + length > whole_length() || make_writable(offset + length))
@@ -125,7 +123,6 @@ long bpf_skb_pull_data(struct __sk_buff *s, __u32 length)
 {
 	long error;
 
-	(void)s;
 	error = make_writable(length ? length : packet.linear);
 	show();
 	return error;
@@ -135,7 +132,6 @@ long bpf_skb_change_tail(struct __sk_buff *s, __u32 length, __u64 flags)
 {
 	__u32 before = whole_length();
 
-	(void)s;
 	if (flags || length > LENGTH_MAX || length < ETHERNET)
 		return -EINVAL;
 	if (packet.encapsulated)
@@ -159,7 +155,6 @@ long bpf_skb_change_head(struct __sk_buff *s, __u32 room, __u64 flags)
 {
 	__u32 length = whole_length() + room;
 
-	(void)s;
 	if (flags || room > INT32_MAX || (!skb.gso_size && length > LENGTH_MAX) || length < whole_length())
 		return -EINVAL;
 	move_front(room);
@@ -184,7 +179,6 @@ static int change_behind_ethernet(__s32 change)
 
 long bpf_skb_change_proto(struct __sk_buff *s, __be16 protocol, __u64 flags)
 {
-	(void)s;
 	if (flags)
 		return -EINVAL;
 	if (skb.protocol != __builtin_bswap16(0x86dd) || protocol != __builtin_bswap16(0x0800))
@@ -203,7 +197,6 @@ long bpf_skb_adjust_room(struct __sk_buff *s, __s32 change, __u32 mode, __u64 fl
 	__u32 size = change < 0 ? -change : change, least, network = whole_length() - ETHERNET;
 	int is_ip6 = skb.protocol == __builtin_bswap16(0x86dd);
 
-	(void)s;
 	require(mode == BPF_ADJ_ROOM_MAC);
 	if (flags & ~(encap | decap4 | decap6 | BPF_F_ADJ_ROOM_FIXED_GSO))
 		return -EINVAL;
@@ -240,8 +233,6 @@ long bpf_skb_adjust_room(struct __sk_buff *s, __s32 change, __u32 mode, __u64 fl
 
 long bpf_skb_vlan_push(struct __sk_buff *s, __be16 protocol, __u16 tci)
 {
-	(void)s;
-	(void)protocol;
 	if (skb.vlan_present)
 		return -ENOMEM; /* the kernel would insert the tag; no target needs a second one */
 	skb.vlan_present = 1;
@@ -252,7 +243,6 @@ long bpf_skb_vlan_push(struct __sk_buff *s, __be16 protocol, __u16 tci)
 
 long bpf_skb_vlan_pop(struct __sk_buff *s)
 {
-	(void)s;
 	skb.vlan_present = skb.vlan_tci = 0;
 	show();
 	return 0;
@@ -262,7 +252,6 @@ long bpf_l4_csum_replace(struct __sk_buff *s, __u32 offset, __u64 from, __u64 to
 {
 	__u16 sum;
 
-	(void)s;
 	if (flags != 2 || offset > 0xffff || offset & 1)
 		return flags != 2 ? -EINVAL : -EFAULT;
 	if (make_writable(offset + sizeof(sum)))
@@ -291,7 +280,6 @@ long bpf_clone_redirect(struct __sk_buff *s, __u32 ifindex, __u64 flags)
 	__u64 drops = drops_now();
 	int verdict;
 
-	(void)s;
 	require(ifindex && !flags);
 	host.sent++;
 	if (ifindex != host.probe_ifindex || host.nested)
@@ -336,7 +324,6 @@ struct bpf_sock *bpf_sk_fullsock(struct bpf_sock *s)
 
 long bpf_xdp_adjust_head(struct xdp_md *ctx, int change)
 {
-	(void)ctx;
 	if (change < 0 || (__u32)change + ETHERNET > packet.linear)
 		return -EINVAL; /* the kernel also adds room; no program needs it */
 	unpoison();
@@ -350,7 +337,6 @@ long bpf_xdp_adjust_meta(struct xdp_md *ctx, int change)
 {
 	__s32 length = (__s32)packet.meta - change;
 
-	(void)ctx;
 	if (!packet.can_meta)
 		return -NOT_SUPPORTED;
 	if (length < 0)
@@ -364,7 +350,6 @@ long bpf_xdp_adjust_meta(struct xdp_md *ctx, int change)
 
 __u64 bpf_xdp_get_buff_len(struct xdp_md *ctx)
 {
-	(void)ctx;
 	return whole_length();
 }
 

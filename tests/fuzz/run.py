@@ -6,10 +6,8 @@ corpus in build/fuzz/corpus, so the next run begins where this one ends. An inpu
 build/fuzz/findings, and the program prints how to reproduce it. `make fuzz-planted` removes one check from a copy of
 bpf/ for each target, and measures how long its target takes to find that.
 
-    targets.c            the program: its name selects one target
-    fuzz_*.h             the targets
-    host.h, host_tables.h   the host and its tables, and the programs' runs
-    peer_packets.h       packets that a peer could have sent
+    targets.c            the targets; the name of the program selects one
+    host.h               the host and its tables, and the programs' runs
     helpers.h, packet_helpers.h   the BPF helpers on host memory
     include/bpf/         replaces libbpf's headers
     tables.py, seeds.py  what the daemon would write into the tables; the first inputs, built from real packets
@@ -36,6 +34,7 @@ NICE = ("nice", "-n", "19")
 # Not alignment: headers lie at odd offsets in packets, and BPF programs read them there.
 FLAGS = (
     *("-g", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Wno-unknown-attributes", "-Wno-unused-function"),
+    "-Wno-unused-parameter",  # of helpers
     *("-fno-strict-aliasing", "-fsanitize=fuzzer,address,undefined"),
     *("-fno-sanitize=alignment", "-fno-sanitize-recover=all"),
 )

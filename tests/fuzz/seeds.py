@@ -24,7 +24,7 @@ WITH_SOCKET = 0x80
 DUE, CLASSES = 4, 16
 VLAN = 100
 FROM_MRC = 14 + 40 + 8  # offset of the MRC header, without an SRH
-XDP, WRAPPED, TAGGED, TWICE = 2, 4, 8, 16  # conditions.target of pop.c
+XDP, WRAPPED, TAGGED, TWICE = 2, 4, 8, 16  # conditions.target of pop
 EV = 5
 SEED = 1
 
@@ -94,14 +94,14 @@ def _frames(encapsulation: str, vlan: int = 0) -> Iterator[bytes]:
 
 
 def outer() -> Iterator[bytes]:
-    """Yields inputs of outer.c."""
+    """Yields inputs of outer."""
     for encapsulation, vlan in itertools.product(ENCAPSULATIONS, (0, VLAN)):
         for frame in _frames(encapsulation, vlan):
             yield _conditions() + frame
 
 
 def pop() -> Iterator[bytes]:
-    """Yields inputs of pop.c."""
+    """Yields inputs of pop."""
     chance = random.Random(SEED)
     for number, encapsulation in enumerate(ENCAPSULATIONS):
         for vlan, xdp in itertools.product((0, VLAN), (0, XDP)):
@@ -117,7 +117,7 @@ def pop() -> Iterator[bytes]:
 
 
 def push() -> Iterator[bytes]:
-    """Yields inputs of push.c."""
+    """Yields inputs of push."""
     chance = random.Random(SEED)
     for packet, more in itertools.product([*_inner(0, 2), *_inner(0, 1)], (0, DUE, DUE | CLASSES)):
         frame = bytes(Ether(src=_mac(nic_mac(0)), dst=_mac(wire_mac(0))) / packet)
@@ -127,7 +127,7 @@ def push() -> Iterator[bytes]:
 
 
 def icmp() -> Iterator[bytes]:
-    """Yields inputs of icmp.c: ICMPv6 errors, from their ICMPv6 header on."""
+    """Yields inputs of icmp: ICMPv6 errors, from their ICMPv6 header on."""
     for number, encapsulation in enumerate(ENCAPSULATIONS):
         own = plan(encapsulation)
         path = next(e for p in own.peers if p.host.id == 2 for e in p.evs if e.ev == EV)
@@ -143,7 +143,7 @@ def icmp() -> Iterator[bytes]:
 
 
 def probes() -> Iterator[bytes]:
-    """Yields inputs of probes.c: records of actions, time, traffic and length, and from the MRC header on."""
+    """Yields inputs of probes: records of actions, time, traffic and length, and from the MRC header on."""
     chance = random.Random(SEED)
     contents = []
     for key_id, (probe, fields) in itertools.product((0, 1), _probes()):
