@@ -22,20 +22,17 @@ WIDE = ("tests/unit", "tests/packet")
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault: the only `old` in `file` becomes `new`, with the effect `words`. `tests` are globs of the nearest tests.
+    """A fault: the only `old` below `room` becomes `new`, with the effect `words`. `tests` are globs: the nearest."""
 
-    `file` "mrcd" stands for the module that has the text, wherever it is.
-    """
-
-    file: str
+    room: str
     old: str
     new: str
     words: str
     tests: str
 
 
-def _bpf(file: str, old: str, new: str, words: str, tests: str) -> Mutant:
-    return Mutant(f"bpf/{file}", old, new, words, " ".join(f"tests/packet/test_{t}*.py" for t in tests.split()))
+def _bpf(old: str, new: str, words: str, tests: str) -> Mutant:
+    return Mutant("bpf", old, new, words, " ".join(f"tests/packet/test_{t}*.py" for t in tests.split()))
 
 
 def _mrcd(old: str, new: str, words: str, tests: str) -> Mutant:
@@ -44,85 +41,73 @@ def _mrcd(old: str, new: str, words: str, tests: str) -> Mutant:
 
 MUTANTS = (
     _bpf(
-        "judge.h",
         "stats->lost_bursts >= LOST_BURSTS && aged(j->now, stats->lag_ns, settings.overdue_us * NS_PER_US)",
         "stats->lost_bursts >= LOST_BURSTS",
         "an EV fails as soon as bursts are lost, before overdue_us has passed",
         "judge",
     ),
     _bpf(
-        "judge.h",
         "\tif (stats->lost_bursts)\n\t\treturn 0;\n\tif (settings.loss_any)",
         "\tif (settings.loss_any)",
         "the loss rule judges an EV of which nothing arrives",
         "judge",
     ),
     _bpf(
-        "judge.h",
         "\t\tstats->offset = (__u32)ev->tx_packets - delta->packets;\n\tif ((__s16)",
         "\t\t;\n\tif ((__s16)",
         "packets in flight when a generation begins are never reconciled",
         "judge model",
     ),
     _bpf(
-        "judge.h",
         "stats->lost_bursts = stats->lost_bursts > 1;",
         "stats->lost_bursts = 0;",
         "one arrival acquits an EV at once",
         "judge",
     ),
     _bpf(
-        "judge.h",
         "j->evs.below_limit >= j->evs.above_limit &&",
         "1 &&",
         "an EV fails by its loss ratio though most other EVs lose alike",
         "judge",
     ),
     _bpf(
-        "arith.h",
         "if (!(__u32)word || word >> 54 != epoch)",
         "if (!(__u32)word)",
         "the replay window does not begin anew with new tables",
         "auth model",
     ),
     _bpf(
-        "arith.h",
         "return inner == ECN_NOT_ECT ? ECN_INVALID : ECN_CE;",
         "return ECN_CE;",
         "a CE mark on a packet without ECN is not dropped",
         "pop deliver model",
     ),
     _bpf(
-        "spray.h",
         "MRC_EV_SKIP, MRC_EV_GOOD) == MRC_EV_SKIP;",
         "MRC_EV_SKIP, MRC_EV_GOOD) != MRC_EV_SKIP;",
         "a congested EV does not skip its turn",
         "balance push",
     ),
     _bpf(
-        "spray.h",
         "rotation->slot[plane] = out->slot + 1;",
         "rotation->slot[plane] = out->slot;",
         "a plane uses one EV only",
         "push",
     ),
     _bpf(
-        "states.h",
         "return count_bits(peer->usable) > (peer->floor ?: 1) &&",
         "return",
         "an EV is withdrawn below the floor",
         "tick_shared",
     ),
-    _bpf("states.h", "c->most = peer->floor ? peer->floor : 1;", "c->most = 1;", "the floor is not filled", "states"),
+    _bpf("c->most = peer->floor ? peer->floor : 1;", "c->most = 1;", "the floor is not filled", "states"),
     _bpf(
-        "pop.h",
         "\tif (o->mrc->receiver != bpf_htons(settings.host_id))\n\t\treturn MRC_DROP_WRONG_RECEIVER;\n",
         "",
         "packets for another host are accepted",
         "pop",
     ),
     _bpf(
-        "pop.h",
         "\tif (!same_address(&o->ip6->saddr, a->peer->address[a->plane & (MRC_MAX_PLANES - 1)]))\n"
         "\t\treturn MRC_DROP_WRONG_SOURCE;\n",
         "",
@@ -130,78 +115,67 @@ MUTANTS = (
         "pop",
     ),
     _bpf(
-        "pop.h",
         "is_believed = !(c->mrc.flags & MRC_FLAG_DIAGNOSTIC);",
         "is_believed = 1;",
         "a tool's request changes what is known of the peer",
         "answer_probe auth",
     ),
-    _bpf("pop.h", "\t\tpackets = segments;\n", "\t\t;\n", "a burst counts as one packet", "pop deliver"),
+    _bpf("\t\tpackets = segments;\n", "\t\t;\n", "a burst counts as one packet", "pop deliver"),
     _bpf(
-        "apply_reply.h",
         "\tif ((__s32)(seq - stats->reply_seq) <= 0)\n\t\treturn MRC_DROP_NONE;",
         "\tif (0)\n\t\treturn MRC_DROP_NONE;",
         "an overtaken reply is applied",
         "answer_probe judge auth states",
     ),
     _bpf(
-        "apply_reply.h",
         "\tif (!is_first(replay->replies, number, 0))\n\t\treturn MRC_DROP_REPLAYED;\n",
         "",
         "a recorded reply is applied again",
         "auth",
     ),
     _bpf(
-        "auth.h",
         "return age < AGE_MAX_NS && age > -AHEAD_MAX_NS;",
         "return age < AGE_MAX_NS;",
         "packets of the future are accepted",
         "auth",
     ),
     _bpf(
-        "ev_deadlines.h",
         "stats->lag_ns || stats->good < settings.good_probes ||",
         "stats->lag_ns ||",
         "one answer returns a failed EV",
         "tick",
     ),
     _bpf(
-        "tick.h",
         "if (clock->budget > (__s64)most)\n",
         "if (clock->budget > (__s64)most * 1000)\n",
         "a budget that nobody used grows without bound",
         "tick",
     ),
     _bpf(
-        "neighbours.h",
         "return missing >= T0_PROBES ? T0_DEAD",
         "return missing > 0 ? T0_DEAD",
         "one lost probe convicts a T0's link for all peers",
         "tick",
     ),
     _bpf(
-        "balance.h",
         "plane_mask &= ~distant_planes(p, plane_mask);",
         "",
         "a plane that is far longer than the others carries data",
         "balance",
     ),
     _bpf(
-        "sack_hiding.h",
         "\t} else if (aged(now, gap->ns, window_ns)) {\n\t\treturn 0;",
         "\t} else if (0) {\n\t\treturn 0;",
         "a gap is hidden for ever",
         "tcp",
     ),
     _bpf(
-        "icmp.h",
         "if (same_address(&outer->saddr, peer->address[plane_number & (MRC_MAX_PLANES - 1)]))\n",
         "if (0 && same_address(&outer->saddr, peer->address[plane_number & (MRC_MAX_PLANES - 1)]))\n",
         "the peer's own ICMPv6 error fails its path",
         "icmp",
     ),
     _bpf(
-        "source_check.h",
         "inner_host(eth + 1, (void *)(long)skb->data_end, eth->h_proto, 1) == settings.host_id;",
         "1;",
         "a host sends from foreign addresses",
@@ -271,16 +245,21 @@ def _build(tree: Path) -> bool:
     return subprocess.run(["make", "-s", "build"], cwd=tree, capture_output=True).returncode == 0
 
 
-def noticed(mutant: Mutant, tree: Path, log: Path) -> str:
+def holder(mutant: Mutant, tree: Path) -> Path | None:
+    """Returns the file that has the text; None unless it is there just once."""
+    files = (tree / mutant.room).rglob("*.[ch]" if mutant.room == "bpf" else "*.py")
+    holders = [f for f in files for _ in range(f.read_text().count(mutant.old))]
+    return holders[0] if len(holders) == 1 else None
+
+
+def noticed(mutant: Mutant, file: Path | None, tree: Path, log: Path) -> str:
     """Returns by what the mutant was noticed, "" if it survived."""
-    files = [tree / mutant.file] if mutant.file != "mrcd" else list((tree / "mrcd").rglob("*.py"))
-    holders = [f for f in files if mutant.old in f.read_text()]
-    if len(holders) != 1 or (text := holders[0].read_text()).count(mutant.old) != 1:
+    if file is None:
         return "NOT PLANTED: the text must be there once"
-    file = holders[0]
+    text = file.read_text()
     try:
         file.write_text(text.replace(mutant.old, mutant.new))
-        if mutant.file.startswith("bpf/") and not _build(tree):
+        if mutant.room == "bpf" and not _build(tree):
             return "NOT PLANTED: it does not compile"
         near = [str(p.relative_to(tree)) for g in mutant.tests.split() for p in sorted(tree.glob(g))]
         if near and not _pytest(tree, near, log):
@@ -297,21 +276,22 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only mutants whose file or words contain this")
     options = parser.parse_args()
     log = Path(tempfile.gettempdir()) / "mrcd-mutants.log"
-    died, wanted = 0, [m for m in MUTANTS if options.only in m.file + m.words]
+    died = tried = 0
     with tempfile.TemporaryDirectory(prefix="mrcd-mutants-") as where:
         tree = Path(where)
         _copy(options.tree.resolve(), tree)
         if not _build(tree):
             sys.exit("mutants: the copy does not compile")
-        for mutant in wanted:
-            began = time.monotonic()
-            by = noticed(mutant, tree, log)
-            died += bool(by) and not by.startswith("NOT")
-            print(
-                f"{by or 'SURVIVED':<20} {mutant.file}: {mutant.words} ({time.monotonic() - began:.0f} s)", flush=True
-            )
-    print(f"{died} of {len(wanted)} noticed; pytest's output is in {log}")
-    return died != len(wanted)
+        for mutant in MUTANTS:
+            file, began = holder(mutant, tree), time.monotonic()
+            name = f"{file.relative_to(tree) if file else mutant.room}: {mutant.words}"
+            if options.only in name:
+                by = noticed(mutant, file, tree, log)
+                tried += 1
+                died += bool(by) and not by.startswith("NOT")
+                print(f"{by or 'SURVIVED':<20} {name} ({time.monotonic() - began:.0f} s)", flush=True)
+    print(f"{died} of {tried} noticed; pytest's output is in {log}")
+    return died != tried
 
 
 if __name__ == "__main__":

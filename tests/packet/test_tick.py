@@ -509,6 +509,14 @@ def test_an_idle_timeout_sweeps_at_once_even_beyond_the_budget(bench: Bench, wir
     assert bench.tables.watches["timed_out"][H2] == 0
 
 
+def test_an_unused_budget_does_not_grow_beyond_half_a_second(bench: Bench) -> None:
+    bench.tables.clock["budget"] = 0
+    bench.tables.peers["configured"] = 0
+    for _ in range(10):
+        run_tick(bench, 500)
+    assert bench.tables.clock["budget"] == HEALTH.idle_probes // 2 + 1
+
+
 def test_the_budget_debt_is_capped_at_one_second(bench: Bench) -> None:
     bench.tables.clock["budget"] = -(10**6)
     bench.tables.peers["configured"] = 0
