@@ -226,8 +226,9 @@ def test_a_probe_request_of_a_peer_is_no_link_probe(bench: Bench, wires: list[Ta
     assert bench.tables.links.tobytes() == before
 
 
-@pytest.mark.skipif(not BenchPlane.changeable, reason="the programs would have to be loaded again")
 def test_the_key_is_another_one_after_each_load(bench: Bench, wires: list[Tap]) -> None:
+    if not BenchPlane.changeable:
+        pytest.skip("the programs would have to be loaded again")
     frame = bytes(returned(bench, sent(bench, wires)))
     bench.use(bench.setup)
     assert bench.pop("tc", frame, PLANE)[0] == "drop"
