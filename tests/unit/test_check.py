@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import mrcd
 from mrcd.main import main
 from mrcd.main import mrcd as command
 from tests.cluster_files import dual, host
@@ -97,21 +96,6 @@ def test_the_plan_as_json(file: Path) -> None:
     }
 
 
-def test_srh_encapsulation_shows_all_segments(file: Path) -> None:
-    file.write_text(FABRIC + 'encapsulation = "srh"\n' + HOSTS)
-    document = plan(file)
-    assert document["overhead"] == 136
-    assert document["peers"][1]["paths"][0]["segments"] == [
-        "5f00:0:4000::", "5f00:0:8000::", "5f00:0:4001::", "5f00:0:c000::",
-    ]  # fmt: skip
-
-
-def test_a_host_alone_has_a_plan(file: Path) -> None:
-    file.write_text(host(0))
-    assert plan(file)["peers"] == []
-    assert run("--config", file, "--host", "h0", "--check").exit_code == 0
-
-
 def test_the_host_finds_itself_by_its_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "h2")
     result = run("--config", file, "--check", "--json")
@@ -189,15 +173,6 @@ def test_an_error_is_one_message_on_stderr(
     assert "Traceback" not in err
     for word in words:
         assert word.format(file=file) in err
-
-
-def test_help_and_version() -> None:
-    for flag in ("-h", "--help"):
-        result = run(flag)
-        assert result.exit_code == 0
-        for option in ("--config", "--host", "--run-dir", "--bpffs", "--check", "--json"):
-            assert option in result.stdout
-    assert run("--version").stdout == f"mrcd {mrcd.__version__}\n"
 
 
 def test_a_closed_pipe_causes_no_traceback(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mrcd.config.fleet import base_url
 from mrcd.denials import targets
 from mrcd.denials.record import Denial
 from mrcd.errors import ConfigError, MachineError, MrcdError
@@ -181,26 +180,7 @@ def test_a_copy_that_this_host_cannot_run_is_replaced_by_etcd_s(path: Path, etcd
     assert started(path) == ["h0", "h1", "h2"]
 
 
-def test_without_fleet_etcd_is_never_asked(path: Path, etcd: type[StandIn]) -> None:
-    path.write_text("[cluster]\nplanets = 4\n")
-    etcd.file = FleetFile(5, NEW)
-    with pytest.raises(ConfigError, match="planets"):
-        started(path)
-
-
 # ---- [fleet] ----
-
-
-@pytest.mark.parametrize(
-    ("url", "base"),
-    [
-        ("https://e1", "https://e1:2379"),
-        ("http://10.0.0.1:1/", "http://10.0.0.1:1"),
-        ("https://[fd00::1]", "https://[fd00::1]:2379"),
-    ],
-)
-def test_endpoints(url: str, base: str) -> None:
-    assert base_url(url) == base
 
 
 @pytest.mark.parametrize(
