@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from mrcd.config import ranges
 from mrcd.config.prefixes import Network
-from mrcd.config.section import Section
+from mrcd.config.sections import Section
 from mrcd.config.sizes import MAX_HOST_ID, MAX_PORTS, MAX_T0S
 
 Hook = Literal["auto", "xdp", "xdp-generic", "tc"]

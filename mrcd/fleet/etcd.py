@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 
 from mrcd.auth import secrets_file
-from mrcd.config.fleet import Fleet, base_url
+from mrcd.config.sections import Fleet, base_url
 from mrcd.errors import ConfigError, MachineError
 
 log = logging.getLogger("mrcd.fleet.etcd")

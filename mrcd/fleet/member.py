@@ -20,7 +20,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from mrcd.config.fleet import Fleet
+from mrcd.config.sections import Fleet
 from mrcd.denials.deny_and_allow import DenialControl
 from mrcd.denials.record import Denial
 from mrcd.errors import MrcdError, UsageError

@@ -13,7 +13,7 @@ from pathlib import Path
 from mrcd import state_dir
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Config
-from mrcd.config.fleet import Fleet
+from mrcd.config.sections import Fleet
 from mrcd.errors import ConfigError, MrcdError
 from mrcd.fleet.keys import FleetFile, digest
 

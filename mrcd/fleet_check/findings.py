@@ -17,6 +17,11 @@ def brief(names: Sequence[str]) -> str:
     return written if len(written) <= _BRIEF or len(names) == 1 else f"{len(names)} hosts"
 
 
+def each_of(names: Sequence[str]) -> str:
+    """Returns the hosts on which something is to be done, of which one is named."""
+    return names[0] if len(names) == 1 else f"each, such as {names[0]}"
+
+
 class Level(StrEnum):
     """The consequence of a finding for the job."""
 

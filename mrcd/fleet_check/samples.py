@@ -21,7 +21,7 @@ class HostSample:
     auth_mode: str = ""
     key_ids: Sequence[str] = ()  # the newest last
     t0: int | None = None
-    agreed: str = ""  # fingerprint of what must be equal on all hosts (config/agreed.py)
+    agreed: str = ""  # fingerprint of what must be equal on all hosts (config/cluster_file.py)
     sha256: str = ""  # of the whole cluster file
     generation: str = ""  # etcd's; "" if the host runs its own file
     in_use: float | None = None  # ratio of EVs

@@ -13,7 +13,7 @@ from scapy.packet import Raw
 from mrcd.auth.keyring import Keyring
 from mrcd.auth.pair_keys import pair_key
 from mrcd.auth.secrets_file import Secret
-from mrcd.config.agreed import fingerprint
+from mrcd.config.cluster_file import fingerprint
 from mrcd.fabric import links
 from mrcd.kernel import libbpf
 from mrcd.kernel.enums import AuthMode, Drop

@@ -29,8 +29,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from mrcd.config import cluster_file
-from mrcd.config.agreed import fingerprint
-from mrcd.config.cluster_file import Granularity
+from mrcd.config.cluster_file import Granularity, fingerprint
 from mrcd.daemon import write_tables
 from mrcd.fabric import topology, wire
 from mrcd.kernel import abi, enums, libbpf

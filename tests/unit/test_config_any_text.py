@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from mrcd.config import cluster_file, toml_text
-from mrcd.config.auth import Auth
 from mrcd.config.cluster_file import Config
-from mrcd.config.fleet import Fleet
-from mrcd.config.switches import Switches
+from mrcd.config.sections import Auth, Fleet, Switches
 from mrcd.errors import ConfigError
 from mrcd.fabric import topology
 from tests.cluster_files import TWO, host, path

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mrcd.config.fleet import Fleet
+from mrcd.config.sections import Fleet
 from mrcd.errors import ConfigError
 from mrcd.fleet.etcd import Change, Etcd, EtcdAway, EtcdError, Value
 from tests.etcd_server import MISSING, Server, free_port, make_certificates

@@ -31,7 +31,7 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Literal, NamedTuple, Self
 
 from mrcd.config import cluster_file as config
-from mrcd.config.auth import Mode
+from mrcd.config.sections import Mode
 from mrcd.config.sizes import MAX_EVS_PER_PEER
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
