@@ -6,8 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mrcd.config.hostlist import compress
-from mrcd.fleet_check.findings import Finding, Level, Limits, brief, each_of
-from mrcd.fleet_check.samples import HostSample, Samples
+from mrcd.fleet_check.findings import Finding, HostSample, Level, Limits, Samples, brief, each_of
 
 _Hosts = Mapping[str, HostSample]
 

@@ -11,8 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from mrcd.config.hostlist import compress
-from mrcd.fleet_check.findings import Finding, Level, brief, each_of
-from mrcd.fleet_check.samples import Named, Samples
+from mrcd.fleet_check.findings import Finding, Level, Named, Samples, brief, each_of
 from mrcd.health.diagnosis.causes import Kind
 
 _KINDS = {kind.value: kind for kind in Kind}

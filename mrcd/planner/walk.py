@@ -45,7 +45,7 @@ class Result:
 class Network:
     """The switches of a fabric as their configurations make them, with the cables between them.
 
-    `check` finds what is wrong with a configuration by itself; `follow` sends the packets of EVs through all.
+    `check` finds what is wrong with a configuration by itself; `follow_evs` sends the packets of EVs through all.
     """
 
     def __init__(self, config: Config, wiring: Iterable[Switch], readings: Mapping[str, Reading]) -> None:
@@ -129,7 +129,7 @@ class Network:
 
     # ---- packets ----
 
-    def follow(self, source: int, peers: Sequence[int]) -> int:
+    def follow_evs(self, source: int, peers: Sequence[int]) -> int:
         """Follows every EV of a host to some others. Hosts are given by their place in the cluster file.
 
         Returns the number of EVs. What goes wrong is counted in `result`.

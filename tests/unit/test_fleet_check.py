@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from mrcd.ctl.commands.fleet_check import check_lines
-from mrcd.fleet_check.findings import Limits
-from mrcd.fleet_check.samples import HostSample, Named, Samples
+from mrcd.fleet_check.findings import HostSample, Limits, Named, Samples
 from mrcd.fleet_check.verdict import Verdict, judge
 
 WANTED = [f"gpu{i}" for i in range(1, 9)]  # four under each of two T0s

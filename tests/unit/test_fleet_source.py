@@ -11,7 +11,7 @@ import pytest
 from mrcd.denials import targets
 from mrcd.denials.record import Denial
 from mrcd.errors import ConfigError, MachineError, MrcdError
-from mrcd.fleet import start
+from mrcd.fleet import source as source_module
 from mrcd.fleet.etcd import EtcdAway, Snapshot, Value
 from mrcd.fleet.keys import FleetFile, Keys, Wanted, denial_value
 from mrcd.fleet.member import FleetMember
@@ -47,38 +47,38 @@ def test_a_host_runs_its_own_file_until_etcd_has_one(path: Path) -> None:
     source = source_of(path)
     assert names(source) == ["h0", "h1"]
     adopt(source)
-    assert not source.follow("1", None)
-    assert source.follow("1", FleetFile(5, NEW))
+    assert not source.note("1", None)
+    assert source.note("1", FleetFile(5, NEW))
     assert names(source) == ["h0", "h1", "h2"]
     adopt(source)
-    assert not source.follow("1", FleetFile(5, NEW))
-    assert source.follow("1", FleetFile(6, NEW))
+    assert not source.note("1", FleetFile(5, NEW))
+    assert source.note("1", FleetFile(6, NEW))
     assert source.running_path == path.parent / FILE
 
 
 def test_the_file_from_etcd_survives_a_restart_and_a_deleted_key(path: Path) -> None:
     source = source_of(path)
-    source.follow("12", FleetFile(5, NEW))
+    source.note("12", FleetFile(5, NEW))
     adopt(source)
     again = source_of(path)
     assert (again.cluster, again.wanted) == ("12", FleetFile(5, NEW))
     assert names(again) == ["h0", "h1", "h2"]
     adopt(again)
-    assert not again.follow("12", None)
+    assert not again.note("12", None)
     assert names(again) == ["h0", "h1", "h2"]
 
 
 def test_fleet_is_read_from_the_host_s_own_file_only(path: Path) -> None:
     source = source_of(path)
-    source.follow("1", FleetFile(5, '[fleet]\netcd = ["https://evil:1"]\n' + TWO))
+    source.note("1", FleetFile(5, '[fleet]\netcd = ["https://evil:1"]\n' + TWO))
     assert source.load().config.fleet.etcd == ["https://e1:2379"]
-    source.follow("1", FleetFile(6, TWO))
+    source.note("1", FleetFile(6, TWO))
     assert source.load().config.fleet.etcd == ["https://e1:2379"]
 
 
 def test_a_host_that_leaves_the_fleet_forgets_its_file(path: Path) -> None:
     source = source_of(path)
-    source.follow("1", FleetFile(5, NEW))
+    source.note("1", FleetFile(5, NEW))
     adopt(source)
     path.write_text(TWO)
     assert names(source) == ["h0", "h1"]
@@ -90,14 +90,14 @@ def test_a_host_that_leaves_the_fleet_forgets_its_file(path: Path) -> None:
 def test_a_refused_file_is_tried_again_only_if_it_changes(path: Path) -> None:
     source = source_of(path)
     adopt(source)
-    source.follow("1", FleetFile(5, "bad ["))
+    source.note("1", FleetFile(5, "bad ["))
     with pytest.raises(ConfigError, match="generation 5 in etcd: not valid TOML"):
         source.load()
     source.refused(source.wanted, "not valid")
-    assert not source.follow("1", FleetFile(5, "bad ["))
+    assert not source.note("1", FleetFile(5, "bad ["))
     assert source.refusal
     assert source_of(path).wanted is None  # only what has run is kept
-    assert source.follow("1", FleetFile(6, NEW))
+    assert source.note("1", FleetFile(6, NEW))
     adopt(source)
     assert source.refusal is None
 
@@ -111,7 +111,7 @@ def test_a_damaged_copy_is_ignored(path: Path, text: str | bytes, caplog: pytest
 
 def test_a_copy_that_cannot_be_written_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = FileSource(path, path / "no directory")
-    source.follow("1", FleetFile(5, NEW))
+    source.note("1", FleetFile(5, NEW))
     adopt(source)
     assert source.running
     assert source.running.file == FleetFile(5, NEW)
@@ -145,12 +145,12 @@ class StandIn:
 @pytest.fixture
 def etcd(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
     kind = type("OneEtcd", (StandIn,), {})
-    monkeypatch.setattr(start, "Etcd", kind)
+    monkeypatch.setattr(source_module, "Etcd", kind)
     return kind
 
 
 def started(path: Path) -> list[str]:
-    loaded = asyncio.run(start.first_file(source_of(path), "h0"))
+    loaded = asyncio.run(source_module.first_file(source_of(path), "h0"))
     return [h.name for h in loaded.config.hosts]
 
 

@@ -8,7 +8,7 @@ import pytest
 from mrcd.config import cluster_file
 from mrcd.ctl.commands.paths import hop
 from mrcd.fabric import topology
-from mrcd.fabric.hops import hops
+from mrcd.fabric.srv6 import hops
 from tests.cluster_files import host
 
 BLOCK = IPv6Network("5f00::/32")

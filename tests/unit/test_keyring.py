@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mrcd.auth import secrets_file
-from mrcd.auth.keyring import RETIREMENT_S, Keyring, cut_off
-from mrcd.auth.pair_keys import as_words, pair_key
+from mrcd.auth.keyring import RETIREMENT_S, Keyring, as_words, cut_off, pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.auth.tag import Signer, tag
 from mrcd.kernel import abi
@@ -37,7 +36,7 @@ class Host:
     def follow(self, *, anew: bool = False) -> None:
         """Follows as the daemon does: only if there is news."""
         if anew or self.ring.has_news(self.peers):
-            self.ring.follow(self.auths, self.peers, ROWS, anew=anew)
+            self.ring.update(self.auths, self.peers, ROWS, anew=anew)
 
     def tell(self, row: int, *ids: int) -> None:
         """The peer of this row says which secrets it accepts."""
@@ -297,10 +296,10 @@ def test_peers_are_told_when_other_keys_are_accepted(clock: list[float]) -> None
     changes = []
     for secrets in ((A,), (A,), (A, B), (B,)):
         host.ring.use(AuthMode.REQUIRED, secrets)
-        changes.append(host.ring.follow(host.auths, host.peers, ROWS, anew=False))
+        changes.append(host.ring.update(host.auths, host.peers, ROWS, anew=False))
     assert changes == [True, False, True, False]
     clock[0] += 1
-    assert host.ring.follow(host.auths, host.peers, ROWS, anew=False)
+    assert host.ring.update(host.auths, host.peers, ROWS, anew=False)
 
 
 # ---- mrcctl reads the keys in the table ----

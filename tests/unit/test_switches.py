@@ -154,7 +154,7 @@ def test_a_filter_that_lets_another_host_through_is_noticed() -> None:
     readings = {s.name: f.read(f.text(s)) for s in wiring}
     readings["t0-0-0"].permit("gpu01", "fd10::9/128")
     network = Network(config, wiring, readings)
-    network.follow(0, [7])
+    network.follow_evs(0, [7])
     assert network.result.mistakes == {"source filter lets others through": 1}
 
 

@@ -102,7 +102,9 @@ def fail(name: str, target: str, drop: str | None, ce: str | None, damage: str |
     Prints one JSON object with target, what and monotonic_ns. A second fault on the same target
     replaces the first.
     """
-    ratios = {k: inject.parse_percent(v) for k, v in (("drop", drop), ("ce", ce), ("damage", damage)) if v is not None}
+    ratios: dict[str, Any] = {
+        k: inject.parse_percent(v) for k, v in (("drop", drop), ("ce", ce), ("damage", damage)) if v is not None
+    }
     print(json.dumps(Lab(name).fail(target, **ratios, **how)))
 
 
