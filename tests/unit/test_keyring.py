@@ -19,6 +19,11 @@ from mrcd.kernel.enums import AuthMode
 
 A, B, C, D = (secrets_file.new(n) for n in (1, 2, 3, 4))
 ROWS = np.array([1, 2])
+CLUSTER = secrets_file.new(1)
+S1, S2, T1, T2 = (secrets_file.new(1).secret for _ in range(4))
+BOTH = Secret(1, b"", {1: S1, 2: S2})
+FIRST = Secret(1, b"", {1: S1})  # of peer 1 only
+NEWER = Secret(2, b"", {1: T1, 2: T2})
 
 
 class Host:
@@ -228,35 +233,42 @@ def peers_with(*accepted: list[int], status: int = 0) -> NDArray[np.void]:
     return records
 
 
+@pytest.mark.parametrize("mode", [AuthMode.PERMISSIVE, AuthMode.REQUIRED])
 @pytest.mark.parametrize(
     ("held", "secrets", "accepted", "is_cut_off"),
     [
-        ((A,), (A, B), [1, 0], False),  # a new secret beside the old one
-        ((A, B), (B,), [1, 2], False),  # the peer has both
-        ((A, B), (B, C), [2, 0], False),
-        ((A,), (B,), [1, 2], False),
-        ((A,), (B,), [1, 0], True),
-        ((A, B), (B,), [1, 0], True),
-        ((A, B), (C,), [1, 2], True),
-        ((A,), (OTHER_A,), [1, 0], True),  # another secret with the same id
-        ((A,), (OTHER_A, C), [1, 3], False),
-        ((), (B,), [1, 0], True),  # authentication is turned on
-        ((), (A,), [1, 0], False),
-        ((), (A,), [0, 0], False),  # the peer does not authenticate yet
-        ((A,), (B,), [0, 0], False),
+        ((A,), (A, B), [1, 0], [False, False]),  # a new secret beside the old one
+        ((A, B), (B,), [1, 2], [False, False]),  # the peer has both
+        ((A, B), (B, C), [2, 0], [False, False]),
+        ((A,), (B,), [1, 2], [False, False]),
+        ((A,), (B,), [1, 0], [True, True]),
+        ((A, B), (B,), [1, 0], [True, True]),
+        ((A, B), (C,), [1, 2], [True, True]),
+        ((A,), (OTHER_A,), [1, 0], [True, True]),  # another secret with the same id
+        ((A,), (OTHER_A, C), [1, 3], [False, False]),
+        ((), (B,), [1, 0], [True, True]),  # authentication is turned on
+        ((), (A,), [1, 0], [False, False]),
+        ((BOTH,), (BOTH,), [1, 0], [False, False]),  # secrets of pairs
+        ((BOTH,), (BOTH, NEWER), [1, 0], [False, False]),
+        ((BOTH,), (FIRST,), [1, 0], [False, True]),  # the second peer has no secret any more
+        ((FIRST,), (BOTH,), [1, 0], [False, False]),  # it gets one, which it has
+        ((CLUSTER,), (CLUSTER, NEWER), [1, 0], [False, False]),
+        ((CLUSTER,), (NEWER,), [1, 0], [True, True]),
+        ((CLUSTER,), (BOTH,), [1, 0], [True, True]),  # other secrets under the same id
+        ((CLUSTER,), (Secret(1, CLUSTER.secret, {2: S2}),), [1, 0], [False, True]),
+        ((BOTH,), (Secret(1, b"", {1: T1, 2: S2}),), [1, 0], [True, False]),
+        ((), (FIRST,), [1, 0], [False, True]),
     ],
 )
 def test_a_peer_without_a_common_secret_is_cut_off(
-    held: tuple[Secret, ...], secrets: tuple[Secret, ...], accepted: list[int], is_cut_off: bool
+    mode: AuthMode, held: tuple[Secret, ...], secrets: tuple[Secret, ...], accepted: list[int], is_cut_off: list[bool]
 ) -> None:
-    found = cut_off(AuthMode.PERMISSIVE, held, secrets, peers_with(accepted, [1, 3]), ROWS)
-    assert found.tolist()[0] is is_cut_off
-    if any(accepted):
-        assert cut_off(AuthMode.REQUIRED, held, secrets, peers_with(accepted), ROWS[:1]).tolist() == [is_cut_off]
+    assert cut_off(mode, held, secrets, peers_with(accepted, accepted), ROWS).tolist() == is_cut_off
 
 
 def test_a_peer_without_tags_is_cut_off_if_they_are_required() -> None:
-    assert cut_off(AuthMode.REQUIRED, (A,), (A,), peers_with([0], [1]), ROWS).tolist() == [True, False]
+    for mode, is_cut_off in ((AuthMode.REQUIRED, True), (AuthMode.PERMISSIVE, False)):
+        assert cut_off(mode, (A,), (A,), peers_with([0], [1]), ROWS).tolist() == [is_cut_off, False]
 
 
 @pytest.mark.parametrize("status", [0, abi.STATUS_TAGS_ONLY])
@@ -355,12 +367,6 @@ def test_the_signer_believes_untagged_packets_by_the_mode(signed: tuple[Host, Si
 
 
 # ---- secrets of pairs ----
-
-CLUSTER = secrets_file.new(1)
-S1, S2, T1, T2 = (secrets_file.new(1).secret for _ in range(4))
-BOTH = Secret(1, b"", {1: S1, 2: S2})
-FIRST = Secret(1, b"", {1: S1})  # of peer 1 only
-NEWER = Secret(2, b"", {1: T1, 2: T2})
 
 
 def keys_of(host: Host, row: int, key_id: int) -> tuple[bytes, bytes]:
@@ -503,28 +509,3 @@ def test_a_restart_replaces_secrets_of_which_none_has_stayed(clock: list[float])
     host.follow()
     assert [keys_of(host, row, 1) for row in (1, 2)] == [derived(T1, 1), derived(T2, 2)]
     assert (host.auths["tx_id"][1, : abi.KEY_IDS] != 0).sum() == 1
-
-
-# ---- the rule by which a reload is refused ----
-
-
-@pytest.mark.parametrize(
-    ("held", "secrets", "is_cut_off"),
-    [
-        ((BOTH,), (BOTH,), [False, False]),
-        ((BOTH,), (BOTH, NEWER), [False, False]),
-        ((BOTH,), (FIRST,), [False, True]),  # the second peer has no secret any more
-        ((FIRST,), (BOTH,), [False, False]),  # it gets one, which it has
-        ((CLUSTER,), (CLUSTER, NEWER), [False, False]),
-        ((CLUSTER,), (NEWER,), [True, True]),
-        ((CLUSTER,), (BOTH,), [True, True]),  # other secrets under the same id
-        ((CLUSTER,), (Secret(1, CLUSTER.secret, {2: S2}),), [False, True]),
-        ((BOTH,), (Secret(1, b"", {1: T1, 2: S2}),), [True, False]),
-        ((), (FIRST,), [False, True]),
-    ],
-)
-@pytest.mark.parametrize("mode", [AuthMode.PERMISSIVE, AuthMode.REQUIRED])
-def test_a_peer_without_a_secret_is_cut_off(
-    mode: AuthMode, held: tuple[Secret, ...], secrets: tuple[Secret, ...], is_cut_off: list[bool]
-) -> None:
-    assert cut_off(mode, held, secrets, peers_with([1, 0], [1, 0]), ROWS).tolist() == is_cut_off

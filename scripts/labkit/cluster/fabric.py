@@ -219,11 +219,6 @@ def t1_name(plane: int, t1: int) -> str:
     return f"t1-{plane}-{t1}"
 
 
-def host_name(host: int) -> str:
-    """Returns the node name of a host."""
-    return f"h{host}"
-
-
 def burst_bytes(rate_bits_per_s: int) -> int:
     """Returns the longest burst for planes of a rate: 1 ms of it, at least two packets of MTU 9100."""
     return max(2 * 9100, min(65_535, rate_bits_per_s // 8000))
