@@ -23,6 +23,7 @@ from typing import Any
 from mrcd.config.sections import Fleet
 from mrcd.denials.deny_and_allow import DenialControl
 from mrcd.denials.record import Denial
+from mrcd.denials.table import FLEET
 from mrcd.errors import MrcdError, UsageError
 from mrcd.fleet import report
 from mrcd.fleet.etcd import Etcd, EtcdAway, Value
@@ -232,7 +233,7 @@ class FleetMember:
             is_pending = self._denials.is_pending
             await lease.write(report.document(self._host(), self.source, denials, self._refused, is_pending=is_pending))
             is_draining = is_pending or not all(d["empty"] for d in denials)
-            next_s = min(wait_s if is_draining else math.inf, self._denials.next_fleet_end_s())
+            next_s = min(wait_s if is_draining else math.inf, self._denials.table.next_end_s(FLEET))
             try:
                 await asyncio.wait_for(self._applied.wait(), None if math.isinf(next_s) else max(next_s, _REPORT_S[0]))
                 wait_s = _REPORT_S[0]

@@ -20,8 +20,7 @@ from mrcd.config import cluster_file
 from mrcd.ctl.client import Client, Json
 from mrcd.daemon import write_tables
 from mrcd.denials import targets
-from mrcd.denials.deny_and_allow import DenialControl
-from mrcd.denials.enforcement import Document
+from mrcd.denials.deny_and_allow import DenialControl, Document
 from mrcd.denials.record import Denial
 from mrcd.denials.targets import Target
 from mrcd.errors import MachineError, UsageError
@@ -287,7 +286,7 @@ def test_nothing_is_empty_while_a_reload_selects_the_evs(host: Host, monkeypatch
             await selected.wait()
             return []
 
-        monkeypatch.setattr("mrcd.denials.enforcement.asyncio.to_thread", wait)
+        monkeypatch.setattr("mrcd.denials.deny_and_allow.asyncio.to_thread", wait)
         reload = asyncio.create_task(host.control.use_paths(host.bench.plan, host.tables, host.bench.monitor))
         await asyncio.sleep(0)
         found = host.control.document()["denials"]
