@@ -18,10 +18,9 @@ from pydantic import AfterValidator, Field, PlainSerializer, ValidationError, mo
 from mrcd import heap
 from mrcd.config.devices import peer_of, timer_of, timer_peer_of
 from mrcd.config.explain import explain
+from mrcd.config.hosts import Address6, Hosts, Network, Network6, no_overlap, tables_of
 from mrcd.config.hosts import Hook as Hook
 from mrcd.config.hosts import Host as Host
-from mrcd.config.hosts import Hosts, tables_of
-from mrcd.config.prefixes import Address6, Network, Network6, no_overlap
 from mrcd.config.sections import Auth, Fleet, Section, Switches
 from mrcd.config.sections import Granularity as Granularity
 from mrcd.config.sections import Health as Health

@@ -11,8 +11,7 @@ import pytest
 from labkit.cluster.patience import wait_for
 from labkit.monitoring.alertmanager import Alertmanager, Notice
 from labkit.monitoring.prometheus import Prometheus
-from labkit.monitoring.rules import Pace
-from labkit.monitoring.watched_lab import WatchedLab, watched
+from labkit.monitoring.watched_lab import Pace, WatchedLab, watched
 from labkit.traffic.mesh import Mesh
 from mrcd.errors import MachineError
 from tests.lab import fault_table

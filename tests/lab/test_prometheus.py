@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from labkit.cluster.api import Lab
-from labkit.monitoring.prometheus import Prometheus
-from labkit.monitoring.rules import RULES
+from labkit.monitoring.prometheus import RULES, Prometheus
 from tests.lab.conftest import a_lab, mrcctl, states, wait_until
 from tests.lab.flows import Flow
 

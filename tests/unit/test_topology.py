@@ -172,23 +172,6 @@ def explicit(plane: int, *segments: str, source: str = "h0", to: str = "h2", lab
     return f'[[paths]]\nsource = "{source}"\npeer = "{to}"\nplane = {plane}\nsegments = [{listed}]\nlabel = "{label}"\n'
 
 
-def test_explicit_paths_replace_the_computed_ones_of_that_direction() -> None:
-    paths = (
-        explicit(2, "5f00:0:1::", "5f00:0:2::", label="long way")
-        + explicit(0, "5f00:0:3::")
-        + explicit(2, "5f00:0:4::", label="other")
-    )
-    c = cluster(paths=paths)
-    found = evs(c, "h0", "h2")
-    assert [(e.ev, e.plane, e.slot, e.label) for e in found] == [
-        (0, 0, 0, ""), (128, 2, 0, "long way"), (129, 2, 1, "other"),
-    ]  # fmt: skip
-    assert [str(s) for s in found[1].segments] == ["5f00:0:1::", "5f00:0:2::"]
-    assert {e.t1 for e in found} == {None}
-    assert len(evs(c, "h2", "h0")) == 16
-    assert len(evs(c, "h0", "h3")) == 16
-
-
 # ---- sizes ----
 
 

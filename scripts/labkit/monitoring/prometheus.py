@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from labkit.cluster.api import Lab
-from labkit.monitoring.rules import RULES
 from labkit.monitoring.server import Server, Silent, WebServer
+from labkit.places import REPOSITORY
 from mrcd.errors import MachineError, MrcdError
 
+RULES = REPOSITORY / "scripts/deploy/prometheus"
 METRICS = ("127.0.0.1", 9479)
 _CONFIGURATION = """
 global: {{scrape_interval: {every}, evaluation_interval: {every}, scrape_timeout: {every}}}
