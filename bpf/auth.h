@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Makes and checks the tags of packets: who sent a packet, and that it is new.
  *
- * Each ordered pair of hosts has a key of its own (mrcd/auth/pair_keys.py), so no third host can make a tag, and no packet
+ * Each ordered pair of hosts has a key of its own (mrcd/auth/keyring.py), so no third host can make a tag, and no packet
  * can be reflected. A tag covers the MRC header, and in probes everything that is believed. It does not cover an inner
  * packet: a burst has one header for many packets. The outer source must be the sender's address on the EV's plane
  * (pop.h), so the tag covers the source, too.

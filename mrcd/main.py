@@ -86,8 +86,7 @@ def mrcd(
     heap.use_one_arena()
     faulthandler.enable()  # systemd's watchdog sends SIGABRT to a daemon that hangs: the log then shows the stacks
     from mrcd.daemon.run_dir import RunDir  # numpy
-    from mrcd.fleet.source import FileSource
-    from mrcd.fleet.start import first_file
+    from mrcd.fleet.source import FileSource, first_file
 
     with RunDir(run_dir) as locked:
         source = FileSource(config_path, directory(run_dir, state_dir))

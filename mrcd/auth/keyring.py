@@ -7,17 +7,36 @@ that the peer accepts. So the order in which hosts get a new file does not matte
 have one slot. A peer that has none of them has no key there.
 """
 
+import struct
 import time
 from collections.abc import Sequence
 
 import numpy as np
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from numpy.typing import NDArray
 
-from mrcd.auth.pair_keys import as_words, pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.kernel import abi, enums
 
 RETIREMENT_S = 0.6  # packets under a former secret are accepted for so long: longer than AGE_MAX_NS of bpf/auth.h
+
+_KEY_BYTES = 16  # SipHash's
+_CONTEXT = b"mrcd packets 1"
+
+
+def pair_key(secret: bytes, sender: int, receiver: int) -> bytes:
+    """Returns the 16 bytes under which host `sender` tags packets to host `receiver`. `secret` is 32 random bytes.
+
+    HKDF with SHA-256 (RFC 5869) makes them, with the two host ids as context.
+    """
+    context = _CONTEXT + struct.pack("!HH", sender, receiver)
+    return HKDFExpand(SHA256(), _KEY_BYTES, context).derive(secret)
+
+
+def as_words(key: bytes) -> NDArray[np.uint64]:
+    """Returns a key as the two words of the programs' tables (mrc_auth.tx_key), in the order of memory."""
+    return np.frombuffer(key, np.uint64)
 
 
 class Keyring:
@@ -31,11 +50,11 @@ class Keyring:
         self._slots: list[Secret | None] = [None] * abi.KEY_IDS
         self._retired: list[float] = [0.0] * abi.KEY_IDS  # when each slot's secret left the file; 0 = it has not
         self._has_looked = False  # at the keys of the daemon before
-        self._followed: tuple[Secret, ...] = ()  # the wanted secrets, at the last follow()
-        self._accepted = np.zeros(0, np.uint32)  # by the peers, at the last follow()
+        self._wanted_before: tuple[Secret, ...] = ()  # the wanted secrets, at the last update()
+        self._accepted = np.zeros(0, np.uint32)  # by the peers, at the last update()
 
     def use(self, mode: enums.AuthMode, secrets: Sequence[Secret]) -> None:
-        """Makes these the mode and the secrets, which follow() puts into force. The newest secret is the last."""
+        """Makes these the mode and the secrets, which update() puts into force. The newest secret is the last."""
         wanted = secrets if mode is not enums.AuthMode.OFF else ()
         held = {s: s for s in self._slots if s}  # the same objects compare fast, even with thousands of pairs
         self.mode, self.wanted = mode, tuple(held.get(s, s) for s in wanted)
@@ -51,29 +70,29 @@ class Keyring:
         return {s for s in self._slots if s} == set(self.wanted)
 
     def has_news(self, peers: NDArray[np.void]) -> bool:
-        """Returns whether follow() has anything to do: of the mode, the secrets, or keys that peers (abi.PEER) accept.
+        """Returns whether update() has anything to do: of the mode, the secrets, or keys that peers (abi.PEER) accept.
 
         Thousands of peers are compared in some microseconds.
         """
-        if not self.settled or self._mode_written is not self.mode or self._followed != self.wanted:
+        if not self.settled or self._mode_written is not self.mode or self._wanted_before != self.wanted:
             return True
         return self.mode is not enums.AuthMode.OFF and not np.array_equal(_accepted(peers), self._accepted)
 
     def add(self, auths: NDArray[np.void], rows: NDArray[np.int64]) -> None:
-        """Writes the mode and the keys in the table for rows that are not configured yet. follow() does the rest."""
+        """Writes the mode and the keys in the table for rows that are not configured yet. update() does the rest."""
         for slot, secret in enumerate(self._slots):
             if secret is not None and secret.is_known:
                 self._write(auths, rows, slot, secret)
         self._write_modes(auths, rows)
 
-    def follow(self, auths: NDArray[np.void], peers: NDArray[np.void], rows: NDArray[np.int64], *, anew: bool) -> bool:
+    def update(self, auths: NDArray[np.void], peers: NDArray[np.void], rows: NDArray[np.int64], *, anew: bool) -> bool:
         """Brings the table to the wanted mode and secrets, and each peer to the newest secret that it accepts.
 
         `auths` (peers,) abi.AUTH is changed; `peers` (peers,) abi.PEER is read. `rows`: host ids of the peers. `anew`:
         the rows may have changed, so all keys are written again. Returns whether this host accepts other keys now.
         """
         now, accepted = time.monotonic(), auths["rx_id"][rows]
-        self._followed, self._accepted = self.wanted, _accepted(peers).copy()
+        self._wanted_before, self._accepted = self.wanted, _accepted(peers).copy()
         if not self._has_looked:
             self._slots = [self._held(auths[rows], slot, rows) for slot in range(abi.KEY_IDS)]
             self._has_looked = True
@@ -116,7 +135,7 @@ class Keyring:
         """Returns the secret in a slot of the table, which the daemon before has written; without its value if unknown.
 
         So a restart neither moves a key that is in use nor keeps one whose secret has left the file. The keys of one
-        peer suffice, because follow() writes those of all peers again.
+        peer suffice, because update() writes those of all peers again.
         """
         used = np.flatnonzero(records["rx_id"][:, slot] | records["tx_id"][:, slot])
         if not len(used):

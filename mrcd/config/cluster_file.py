@@ -5,7 +5,9 @@ Every fault is an error that names its place in the file and a remedy: unknown k
 on one port. Other modules can rely on a valid configuration.
 """
 
+import hashlib
 import ipaddress
+import json
 import tomllib
 from functools import cached_property
 from pathlib import Path
@@ -14,23 +16,23 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, Field, PlainSerializer, ValidationError, model_validator
 
 from mrcd import heap
-from mrcd.config import faults
-from mrcd.config.auth import Auth
-from mrcd.config.checks import cpu_list, distinct, port_range, unique
 from mrcd.config.devices import peer_of, timer_of, timer_peer_of
-from mrcd.config.fleet import Fleet
-from mrcd.config.health import Health as Health
+from mrcd.config.explain import explain
+from mrcd.config.hosts import Address6, Hosts, Network, Network6, no_overlap, tables_of
 from mrcd.config.hosts import Hook as Hook
 from mrcd.config.hosts import Host as Host
-from mrcd.config.hosts import Hosts, tables_of
-from mrcd.config.prefixes import Address6, Network, Network6, no_overlap
-from mrcd.config.section import Granularity as Granularity
-from mrcd.config.section import Section
+from mrcd.config.sections import Auth, Fleet, Section, Switches
+from mrcd.config.sections import Granularity as Granularity
+from mrcd.config.sections import Health as Health
 from mrcd.config.sizes import MAX_EVS_PER_PEER, MAX_PLANES, MAX_T0S, MAX_T1S
-from mrcd.config.switches import Switches
 from mrcd.errors import ConfigError
 
 MAX_SEGMENTS = 6
+_MAX_CPUS = 8192  # NR_CPUS of the largest kernels
+# These define EV numbers, addresses and headers, so a packet's sender and receiver must have the same.
+AGREED = ("block", "underlay", "planes", "evs_per_peer", "encapsulation", "udp_port")
+# With another of these a host knows paths that do not exist, or does not use all that do.
+FABRIC = ("t0s", "t1s")
 
 Encapsulation = Literal["usid", "srh", "ecmp"]
 S = TypeVar("S", bound=Section)
@@ -80,6 +82,16 @@ class Cluster(Section):
     def evs_per_plane(self) -> int:
         """Returns the EVs of one plane in a peer's table: EV = plane × evs_per_plane + slot, on every host."""
         return self.evs_per_peer // self.planes
+
+
+def fingerprint(cluster: Cluster) -> int:
+    """Returns 16 bits of the keys that all hosts must have equal, never 0; the same in all versions with these keys.
+
+    Probes carry it. So a host learns that a peer has another file while some of the peer's packets arrive.
+    """
+    values = cluster.model_dump(mode="json", include={*AGREED, *FABRIC})
+    digest = hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=8).digest()
+    return 1 + int.from_bytes(digest, "big") % 0xFFFF
 
 
 class Path_(Section):
@@ -261,14 +273,14 @@ class Config(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         c = self.cluster
-        unique("id", [(h.id, h.name) for h in self.hosts])
-        unique("name", [(h.name, f"id {h.id}") for h in self.hosts])
-        unique("place (t0, port)", [((h.t0, h.port), h.name) for h in self.hosts])
+        _unique("id", [(h.id, h.name) for h in self.hosts])
+        _unique("name", [(h.name, f"id {h.id}") for h in self.hosts])
+        _unique("place (t0, port)", [((h.t0, h.port), h.name) for h in self.hosts])
         for h in self.hosts:
             if h.t0 >= c.t0s:
                 raise ValueError(f"host {h.name}: t0 = {h.t0}, but the cluster has t0s = {c.t0s} (0 to {c.t0s - 1})")
         for h in self.written_hosts:
-            distinct(f"host {h.name}: interfaces", self.interface_names(h), self.overlay.interfaces)
+            _distinct(f"host {h.name}: interfaces", self.interface_names(h), self.overlay.interfaces)
             if h.interfaces is not None and len(h.interfaces) != c.planes:
                 raise ValueError(f"host {h.name}: {len(h.interfaces)} interfaces for {c.planes} planes; name one each")
         names = self.interfaces.names
@@ -357,7 +369,7 @@ def _validated(model: type[S], data: dict[str, Any], text: str, source: str) -> 
         with heap.collector_paused():
             return model.model_validate(data)
     except ValidationError as e:
-        found = [faults.explain(dict(f), text, model) for f in e.errors()]
+        found = [explain(dict(f), text, model) for f in e.errors()]
         hint = "correct the file; mrcd.toml(5) explains each key, and scripts/deploy/mrcd.toml is a commented example"
         raise ConfigError(f"{source}: " + "; ".join(found), hint=hint) from None
 
@@ -380,3 +392,52 @@ def read(path: Path) -> str:
         raise ConfigError(
             f"{path}: not UTF-8 text: {e.reason} at byte {e.start}", hint="save the file in UTF-8, as TOML requires"
         ) from None
+
+
+# ---- values of keys ----
+
+
+def _span(text: str, most: int) -> range | None:
+    """Returns the numbers of "5" or "5-8"; None if the text is neither, or has a number of `most` or more."""
+    first, dash, last = text.partition("-")
+    last = last if dash else first
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < most):
+        return None
+    return range(int(first), int(last) + 1)
+
+
+def port_range(text: int | str) -> tuple[int, int]:
+    """Returns the first and the last port of "4791" or "6000-6010". Raises ValueError."""
+    found = _span(str(text), 65536)
+    if not found or not found[0]:
+        raise ValueError(f'{text!r} is not a port; write 4791 or "6000-6010"')
+    return found[0], found[-1]
+
+
+def cpu_list(text: str) -> set[int]:
+    """Returns the CPUs of a list like "0-3,8". Raises ValueError."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        found = _span(part, _MAX_CPUS)
+        if found is None:
+            raise ValueError(f'{part!r} is not a CPU; write "0-3,8", "all" or "none"')
+        cpus.update(found)
+    return cpus
+
+
+def _distinct(what: str, names: list[str], overlay: tuple[str, ...]) -> None:
+    """Raises ValueError if two planes have the same NIC, or a plane has an interface of the overlay."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{what}: {name} is named twice; every plane needs a NIC of its own")
+        if name in overlay:
+            raise ValueError(f"{what}: {name} is the overlay interface; set overlay.interface to another name")
+
+
+def _unique(what: str, pairs: list[tuple[object, str]]) -> None:
+    """Raises ValueError if a key occurs twice in `pairs` of (key, name of its host)."""
+    seen: dict[object, str] = {}
+    for key, host in pairs:
+        if key in seen:
+            raise ValueError(f"hosts: {what} {key} is used twice, by {seen[key]} and {host}")
+        seen[key] = host

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mrcd.config.agreed import AGREED
-from mrcd.config.cluster_file import Config, Host
+from mrcd.config.cluster_file import AGREED, Config, Host
 from mrcd.config.devices import timer_of
 from mrcd.errors import UsageError
 from mrcd.fabric.topology import Plan

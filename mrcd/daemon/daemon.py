@@ -291,7 +291,7 @@ class Daemon:
         if not anew and not self.keyring.has_news(self.tables.peers):
             return
         rows = np.fromiter(self.peers, np.int64)
-        if self.keyring.follow(self.tables.auths, self.tables.peers, rows, anew=anew) and not anew:
+        if self.keyring.update(self.tables.auths, self.tables.peers, rows, anew=anew) and not anew:
             self.monitor.announce()  # the peers learn at once which keys they may use
 
     async def _watch_keys(self) -> None:

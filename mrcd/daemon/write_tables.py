@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.config.prefixes import Network
+from mrcd.config.hosts import Network
 from mrcd.fabric.links import links
 from mrcd.fabric.paths import Block
 from mrcd.fabric.topology import Plan

@@ -6,7 +6,7 @@ A denial passes these modules, in this order:
 1. `api/denials.py` reads the request; `targets.parse` makes a Target of its words.
 2. `DenialControl.deny` here has targets.py check the target and the floor of each peer.
 3. `table.py` enters the denial (record.py), saves it and adds an event.
-4. `enforcement.py` sets the state of each covered EV to DENIED; the eBPF programs choose no such EV.
+4. `_write` sets the state of each covered EV to DENIED; the eBPF programs choose no such EV.
 5. `answers.py` makes the document that the API returns.
 
 The list of denials decides which EVs are denied. The tables are updated from it at the start, when paths change, and
@@ -18,26 +18,35 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from mrcd.denials import answers, targets
-from mrcd.denials.enforcement import Document, Enforcement
 from mrcd.denials.record import Denial
 from mrcd.denials.table import FLEET, OWN, SCOPES, DenialTable
-from mrcd.denials.targets import Evs, Short, Target, by_row
+from mrcd.denials.targets import Evs, Short, Standing, Target, by_row
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
+from mrcd.kernel.columns import judged_and_lost
+from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
 from mrcd.versions import SCHEMA_VERSION
+from mrcd.view.paths import in_flight
 
 log = logging.getLogger("mrcd.denials")
 
 _RETRY_S = 1.0
 _SAVE_RETRY_S = 10.0
+_EVS_PER_STEP = 256  # EVs changed before the event loop serves other tasks
+_SEND_NS = 5_000_000  # a CPU that has chosen an EV sends its packet within this time
+
+Document = dict[str, Any]
 
 
 class DenialControl:
@@ -54,7 +63,8 @@ class DenialControl:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.table = DenialTable(path, events, wall, clock)
-        self._enforcement = Enforcement(self.table)
+        self.is_pending = False  # the tables do not agree with the denials yet
+        self._target_by_ev: dict[tuple[int, int], Target] = {}  # one of the denials that cover the EV
         self._events = events
         self._is_started = False
         self._lock = asyncio.Lock()
@@ -65,16 +75,18 @@ class DenialControl:
     async def use_paths(self, plan: Plan, tables: Tables, monitor: Monitor) -> None:
         """Apply the denials to these paths. The first call also reads the denials of the previous run."""
         async with self._lock:
-            self._enforcement.use_paths(plan, tables, monitor)
+            self._plan, self._tables, self._monitor = plan, tables, monitor
+            self._peers = {p.host.id: p.host.name for p in plan.peers}
+            self.table.forget_evs()
             if not self._is_started:
                 await self._restore()
                 self._is_started = True
-            await self._enforcement.apply()
+            await self._write()
         self._warn_below_floor()
 
     async def _restore(self) -> None:
         covered = await self._load()
-        unrecorded = [at for at in self._enforcement.denied_in_tables() if at not in covered]
+        unrecorded = [at for at in self._denied_in_tables() if at not in covered]
         if unrecorded:
             self._adopt(unrecorded)
         for _, d in self.table:
@@ -85,7 +97,7 @@ class DenialControl:
         covered: set[tuple[int, int]] = set()
         for scope in SCOPES:
             for d in self.table.read(scope):
-                covered |= set(await self._enforcement.evs(d.target))
+                covered |= set(await self._evs(d.target))
                 if d.left_s(self.table.wall()):
                     self.table.enter(scope, d)
                 else:
@@ -94,14 +106,14 @@ class DenialControl:
 
     def _adopt(self, unrecorded: Evs) -> None:
         """Enter denials for EVs that an earlier run denied and no record names: nobody has allowed them."""
-        for target in targets.described(self._enforcement.plan, by_row(unrecorded)):
+        for target in targets.described(self._plan, by_row(unrecorded)):
             reason = "found denied at the start, without a record"
             self.table.enter(OWN, Denial(target, self.table.wall(), reason=reason))
         self.table.save(OWN)
 
     def _warn_below_floor(self) -> None:
         """Warn where restored denials leave too few of the present paths. They stay in force."""
-        low = self._enforcement.below_floor()
+        low = self._below_floor()
         if low:
             named = low[: answers.PEERS_NAMED]
             text = ", ".join(f"{s.peer} {len(s.evs - s.denied)} of {len(s.evs)} EVs" for s in named)
@@ -128,9 +140,9 @@ class DenialControl:
         MachineError if the tables refuse.
         """
         async with self._lock:
-            plan, table = self._enforcement.plan, self.table
+            plan, table = self._plan, self.table
             targets.check(plan, target)
-            evs = await self._enforcement.evs(target)
+            evs = await self._evs(target)
             short = [] if force else self._short(evs)
             if short:
                 return answers.refused(plan, target, short, len(evs)) | table.saved(OWN)
@@ -155,7 +167,7 @@ class DenialControl:
     def _enter(self, scope: bool, d: Denial, evs: Evs, event: str) -> None:
         """Put a denial into force. If its target is denied already, its losses count from the earlier beginning."""
         lost = self.table.lost_before(d.target)
-        lost = self._enforcement.lost_on(evs) if lost is None else lost
+        lost = self._lost_on(evs) if lost is None else lost
         self.table.enter(scope, replace(d, evs=evs, lost_before=lost))
         entered = self.table.get(scope, d.target)
         assert entered is not None
@@ -164,13 +176,12 @@ class DenialControl:
     def _short(self, evs: Evs) -> list[Short]:
         """Return the peers that would fall below their floors without these EVs."""
         rows = by_row(evs)
-        standings = self._enforcement.standings(rows)
-        return targets.below_floors((standings[row], numbers) for row, numbers in rows.items())
+        return targets.below_floors(zip(self._standings(rows), rows.values(), strict=True))
 
     async def allow(self, target: Target | None, uid: int | None = None) -> Document:
         """End the denials of a target and those within it; None ends all. Raises UsageError, MachineError."""
         async with self._lock:
-            plan = self._enforcement.plan
+            plan = self._plan
             own = self.table.of(OWN)
             ended = [t for t in own if target is None or targets.covers(plan, target, t)]
             if target is not None and not ended:
@@ -182,8 +193,8 @@ class DenialControl:
             _, allowed = await self._apply(target)
             if ended:
                 self.table.save(OWN)  # after the tables: a restart adopts EVs that are denied without a record
-            evs = [] if target is None else await self._enforcement.evs(target)
-            covering = [by for row, ev in evs if (by := self._enforcement.target_of(row, ev)) is not None]
+            evs = [] if target is None else await self._evs(target)
+            covering = [by for at in evs if (by := self._target_by_ev.get(at)) is not None]
             others = [(t, self.table.get(OWN, t) is None) for t in dict.fromkeys(covering)]
             message = answers.allow_message(target, ended, others, len(covering))
             answer = answers.changed(plan, target, allowed, message) | self.table.saved(OWN)
@@ -195,7 +206,7 @@ class DenialControl:
 
     async def _apply(self, target: Target | None) -> tuple[Evs, Evs]:
         try:
-            return await self._enforcement.apply()
+            return await self._write()
         except MrcdError as e:
             subject = target or "all denials"
             message = f"{subject}: kept, but not applied to the tables: {e.args[0]}; mrcd tries again each second"
@@ -218,8 +229,8 @@ class DenialControl:
             ended = [d for t, d in table.of(FLEET).items() if t not in wanted]
             for d in ended:
                 self._end(FLEET, d, "allow")
-            if ended or self._enforcement.is_pending:
-                await self._enforcement.apply()  # before the floors are checked
+            if ended or self.is_pending:
+                await self._write()  # before the floors are checked
             if ended:
                 table.save(FLEET)
             new = [d for d in wanted.values() if d != table.get(FLEET, d.target) and d.left_s(table.wall())]
@@ -228,9 +239,9 @@ class DenialControl:
                 if why is not None:
                     refused[d] = why
                     continue
-                self._enter(FLEET, d, await self._enforcement.evs(d.target), "drain" if d.drain else "deny")
+                self._enter(FLEET, d, await self._evs(d.target), "drain" if d.drain else "deny")
                 table.save(FLEET)
-                await self._enforcement.apply()  # the floors of the next denial are checked by the tables
+                await self._write()  # the floors of the next denial are checked by the tables
         return refused
 
     async def refusal(self, denial: Denial) -> str | None:
@@ -239,7 +250,7 @@ class DenialControl:
             return await self._refusal(denial)
 
     async def _refusal(self, d: Denial) -> str | None:
-        plan, before = self._enforcement.plan, self.table.get(FLEET, d.target)
+        plan, before = self._plan, self.table.get(FLEET, d.target)
         if d.target.peer == plan.host.name:  # the paths of other hosts to this one
             return None
         try:
@@ -248,13 +259,8 @@ class DenialControl:
             return str(e.args[0])
         if before is None and self.table.is_full(FLEET):
             return f"{self.table.MOST} fleet-wide denials are in force"
-        short = [] if d.forced or before else self._short(await self._enforcement.evs(d.target))
+        short = [] if d.forced or before else self._short(await self._evs(d.target))
         return answers.refusal(short) if short else None
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether the tables refuse what is in force."""
-        return self._enforcement.is_pending
 
     async def fleet_traffic(self) -> list[Document]:
         """Return what each fleet-wide denial has left in flight on this host, for its report.
@@ -263,11 +269,7 @@ class DenialControl:
         """
         async with self._lock:
             found = self.table.of(FLEET).items()
-            return [{"target": str(t), "since": d.since} | self._enforcement.traffic(t) for t, d in found]
-
-    def next_fleet_end_s(self) -> float:
-        """Return the seconds until the next fleet-wide denial ends; inf if none ends."""
-        return self.table.next_end_s(FLEET)
+            return [{"target": str(t), "since": d.since} | self._traffic(t) for t, d in found]
 
     # ---- documents ----
 
@@ -275,8 +277,8 @@ class DenialControl:
         """Return the document of GET /v1/denials."""
         return {
             "schema_version": SCHEMA_VERSION,
-            "denials": [self.table.brief(d) | self._enforcement.traffic(d.target) for _, d in self.table],
-            "pending": self._enforcement.is_pending,
+            "denials": [self.table.brief(d) | self._traffic(d.target) for _, d in self.table],
+            "pending": self.is_pending,
             "file": str(self.table.paths[OWN]),
         } | self.table.saved(*SCOPES)
 
@@ -284,16 +286,12 @@ class DenialControl:
         """Return the denials without their traffic, for GET /v1/status."""
         return [self.table.brief(d) for _, d in self.table]
 
-    def explain(self, paths: list[Document], denials: list[Document]) -> list[Document]:
-        """Add to each document of GET /v1/paths the denial that covers the EV, out of `denials`, or None."""
-        return self._enforcement.explain(paths, denials)
-
     # ---- in time ----
 
     async def run(self) -> None:
         """End expired denials and retry failed writes, forever."""
         while True:
-            is_pending = self._enforcement.is_pending
+            is_pending = self.is_pending
             retry_s = _RETRY_S if is_pending else _SAVE_RETRY_S if self.table.unsaved else math.inf
             wait_s = min(retry_s, self.table.next_end_s(*SCOPES))
             with contextlib.suppress(TimeoutError):
@@ -308,11 +306,117 @@ class DenialControl:
     async def update(self) -> None:
         """End expired denials; save and apply what failed before. Raises MrcdError."""
         async with self._lock:
-            has_changed = self._enforcement.is_pending
+            has_changed = self.is_pending
             for scope, d in self.table.expired():
                 self._end(scope, d, "expired")
                 has_changed = True
             if has_changed:
-                await self._enforcement.apply()
+                await self._write()
             for scope in SCOPES if has_changed else self.table.unsaved:
                 self.table.save(scope)
+
+    # ---- targets and EVs ----
+
+    async def _evs(self, target: Target) -> Evs:
+        """Return the EVs that a target covers now. A worker thread selects them: thousands of peers take 5 s."""
+        denial = self.table.any_of(target)
+        if denial is not None and denial.evs is not None:
+            return denial.evs
+        evs = await asyncio.to_thread(_selected, self._plan, target)
+        self.table.cover(target, evs)
+        return evs
+
+    def _lost_on(self, at: Evs) -> int:
+        """Return the packets lost on these EVs so far."""
+        rows, evs = np.array(at, np.int64).reshape(-1, 2).T
+        return int(judged_and_lost(self._tables.path_stats[rows, evs])[1].sum())
+
+    # ---- the tables ----
+
+    def _denied_in_tables(self) -> Evs:
+        """Return the configured EVs whose state in the tables is DENIED."""
+        evs = self._tables.evs
+        at = np.argwhere((evs["configured"] != 0) & (evs["state"] == EvState.DENIED))
+        return [(row, ev) for row, ev in at.tolist()]
+
+    async def _write(self) -> tuple[Evs, Evs]:
+        """Make the tables agree with the denials. Returns the EVs denied now and the EVs allowed now."""
+        self.is_pending = True
+        target_by_ev: dict[tuple[int, int], Target] = {}
+        for _, denial in self.table:
+            for at in await self._evs(denial.target):
+                target_by_ev.setdefault(at, denial.target)
+        self._target_by_ev = target_by_ev
+        evs = self._tables.evs
+        wanted = np.zeros(evs.shape, np.bool_)
+        for at in target_by_ev:
+            wanted[at] = True
+        wrong = np.argwhere((evs["configured"] != 0) & (wanted != (evs["state"] == EvState.DENIED))).tolist()
+        changed: tuple[Evs, Evs] = ([], [])
+        for n, (row, ev) in enumerate(wrong, 1):
+            deny = (row, ev) in target_by_ev
+            evidence = self._evidence(target_by_ev[row, ev]) if deny else {}
+            if self._monitor.changes.set_denied(row, ev, deny, evidence):
+                changed[not deny].append((row, ev))
+            if n % _EVS_PER_STEP == 0:
+                self._monitor.log_events()
+                await asyncio.sleep(0)
+        self._monitor.log_events()
+        self.is_pending = False
+        return changed
+
+    def _evidence(self, target: Target) -> dict[str, str]:
+        denial = self.table.any_of(target)
+        return {"target": str(target)} | ({"denial_reason": denial.reason} if denial and denial.reason else {})
+
+    # ---- what the tables tell ----
+
+    def _standings(self, rows: Iterable[int]) -> Iterator[Standing]:
+        """Yield the EVs of peers by state, and their floors."""
+        for row in rows:
+            evs = self._tables.evs[row]
+            state, there = evs["state"], evs["configured"] != 0
+            well = there & ((state == EvState.GOOD) | (state == EvState.SKIP))
+            masks = (there, there & (state == EvState.DENIED), well)
+            sets = (frozenset(np.flatnonzero(m).tolist()) for m in masks)
+            yield Standing(self._peers[row], int(self._tables.peers[row]["floor"]), *sets)
+
+    def _below_floor(self) -> list[Standing]:
+        """Return the peers that the denials leave with fewer EVs than their floors."""
+        standings = self._standings({row for row, _ in self._target_by_ev})
+        return [s for s in standings if len(s.evs - s.denied) < s.floor]
+
+    def _traffic(self, target: Target) -> Document:
+        """Return what is still in flight on the EVs of a denial, and what was lost since it began."""
+        denial = self.table.any_of(target)
+        at = denial.evs if denial else None
+        if denial is None or at is None:  # a reload selects them now
+            return {
+                "evs": 0, "in_flight_packets": 0, "unreported_evs": 0, "empty": False, "lost_packets": None
+            }  # fmt: skip
+        rows, evs = np.array(at, np.int64).reshape(-1, 2).T
+        records, path_stats = self._tables.evs[rows, evs], self._tables.path_stats[rows, evs]
+        flight, known = in_flight(records, path_stats)
+        quiet = time.monotonic_ns() - records["last_tx_ns"].astype(np.int64) > _SEND_NS
+        denied = records["state"] == EvState.DENIED
+        before = self.table.lost_before(target)
+        return {
+            "evs": len(at),
+            "in_flight_packets": int(flight.sum()),
+            "unreported_evs": int((~known).sum()),  # the peer has sent no report about them
+            "empty": bool((denied & known & quiet & (flight == 0)).all()),
+            "lost_packets": None if before is None else max(0, self._lost_on(at) - before),
+        }
+
+    def explain(self, paths: list[Document], denials: list[Document]) -> list[Document]:
+        """Add to each document of GET /v1/paths the denial that covers the EV, out of `denials`, or None."""
+        rows = {name: row for row, name in self._peers.items()}
+        by_target = {d["target"]: d for d in denials}
+        for path in paths:
+            target = self._target_by_ev.get((rows.get(path["peer"], -1), path["ev"]))
+            path["denial"] = by_target.get(str(target))
+        return paths
+
+
+def _selected(plan: Plan, target: Target) -> Evs:
+    return [(row, ev) for row, evs in targets.selected(plan, target).items() for ev in evs]

@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 
 from mrcd.auth import secrets_file
-from mrcd.config.fleet import Fleet, base_url
+from mrcd.config.sections import Fleet, base_url
 from mrcd.errors import ConfigError, MachineError
 
 log = logging.getLogger("mrcd.fleet.etcd")
@@ -206,13 +206,13 @@ class Etcd:
         return {"Authorization": self._token} if self._token else {}
 
     async def _post(self, endpoint: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        url = f"{endpoint}/v3/{path}"
-        with contextlib.suppress(aiohttp.ServerDisconnectedError):  # while the connection was idle: make a new one
-            return await self._post_once(url, body)
         try:
-            return await self._post_once(url, body)
-        except aiohttp.ServerDisconnectedError as e:
-            raise EtcdAway(_why(e)) from None
+            return await self._post_once(f"{endpoint}/v3/{path}", body)
+        except aiohttp.ServerDisconnectedError:  # while the connection was idle: make a new one
+            try:
+                return await self._post_once(f"{endpoint}/v3/{path}", body)
+            except aiohttp.ServerDisconnectedError as e:
+                raise EtcdAway(_why(e)) from None
 
     async def _post_once(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
         if self._session.closed:  # under a request that came while the connection was lost

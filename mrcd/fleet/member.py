@@ -20,9 +20,10 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from mrcd.config.fleet import Fleet
+from mrcd.config.sections import Fleet
 from mrcd.denials.deny_and_allow import DenialControl
 from mrcd.denials.record import Denial
+from mrcd.denials.table import FLEET
 from mrcd.errors import MrcdError, UsageError
 from mrcd.fleet import report
 from mrcd.fleet.etcd import Etcd, EtcdAway, Value
@@ -94,7 +95,7 @@ class FleetMember:
         """Follow etcd by [fleet] of the running configuration, and by another one as soon as that runs."""
         while True:
             fleet = self.source.fleet
-            work = self._follow_forever(Keys(fleet.prefix)) if fleet.etcd else self._leave()
+            work = self._keep_connected(Keys(fleet.prefix)) if fleet.etcd else self._leave()
             await _first(work, self._until_other(fleet))
 
     async def _until_other(self, fleet: Fleet) -> None:
@@ -109,13 +110,13 @@ class FleetMember:
         self._changed.set()
         await asyncio.Event().wait()
 
-    async def _follow_forever(self, keys: Keys) -> None:
+    async def _keep_connected(self, keys: Keys) -> None:
         self.away, wait_s = _UNKNOWN, _BACKOFF_S[0]
         while True:
             try:
                 async with Etcd(self.source.fleet) as self._etcd:
                     while True:
-                        await self._follow(self._etcd, keys)
+                        await self._serve_endpoint(self._etcd, keys)
                         wait_s = _BACKOFF_S[0]  # it has worked
             except MrcdError as e:
                 self._note_away(str(e.args[0]))
@@ -127,8 +128,8 @@ class FleetMember:
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
             wait_s = min(2 * wait_s, _BACKOFF_S[1])
 
-    async def _follow(self, etcd: Etcd, keys: Keys) -> None:
-        """Follow one endpoint until it fails. Raises MrcdError if no other one answers."""
+    async def _serve_endpoint(self, etcd: Etcd, keys: Keys) -> None:
+        """Watch and report at one endpoint until it fails. Raises MrcdError if no other one answers."""
         snapshot = await etcd.read(keys.want)
         values, endpoint = dict(snapshot.values), etcd.endpoint
         self.take(snapshot.cluster, snapshot.revision, keys.wanted(values))
@@ -170,7 +171,7 @@ class FleetMember:
             )
             return
         self._wanted, self._revision = wanted, revision
-        self.source.follow(cluster, wanted.file)
+        self.source.note(cluster, wanted.file)
         self._changed.set()
 
     def _note_away(self, why: str) -> None:
@@ -232,7 +233,7 @@ class FleetMember:
             is_pending = self._denials.is_pending
             await lease.write(report.document(self._host(), self.source, denials, self._refused, is_pending=is_pending))
             is_draining = is_pending or not all(d["empty"] for d in denials)
-            next_s = min(wait_s if is_draining else math.inf, self._denials.next_fleet_end_s())
+            next_s = min(wait_s if is_draining else math.inf, self._denials.table.next_end_s(FLEET))
             try:
                 await asyncio.wait_for(self._applied.wait(), None if math.isinf(next_s) else max(next_s, _REPORT_S[0]))
                 wait_s = _REPORT_S[0]

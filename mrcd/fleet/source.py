@@ -13,9 +13,11 @@ from pathlib import Path
 from mrcd import state_dir
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Config
-from mrcd.config.fleet import Fleet
-from mrcd.errors import ConfigError, MrcdError
-from mrcd.fleet.keys import FleetFile, digest
+from mrcd.config.sections import Fleet
+from mrcd.errors import ConfigError, MachineError, MrcdError
+from mrcd.fabric import topology
+from mrcd.fleet.etcd import Etcd
+from mrcd.fleet.keys import FleetFile, Keys, digest
 
 log = logging.getLogger("mrcd.fleet.source")
 
@@ -79,7 +81,7 @@ class FileSource:
         """Return the configuration of a text as it would be if etcd had it. Raises ConfigError."""
         return cluster_file.parse(text, "the file").model_copy(update={"fleet": self.fleet})
 
-    def follow(self, cluster: str, file: FleetFile | None) -> bool:
+    def note(self, cluster: str, file: FleetFile | None) -> bool:
         """Note what etcd has: None, if the key was deleted or never there. Returns whether it has a new file."""
         self.cluster = cluster
         self.wanted = file or self.wanted
@@ -148,3 +150,39 @@ class FileSource:
             return "", None
         generation = int(head[1])
         return head[2], FleetFile(generation, text[head.end() :]) if generation else None
+
+
+# ---- the start ----
+
+
+async def first_file(source: FileSource, host: str) -> Loaded:
+    """Return the newest file on disk; if this host cannot run it, that from etcd.
+
+    etcd is not asked otherwise: a start must not depend on it. Raises ConfigError, or MachineError if only etcd could
+    help and does not answer.
+    """
+    try:
+        return await asyncio.to_thread(_checked, source, host)
+    except ConfigError as e:
+        fleet, _ = cluster_file.parse_fleet(cluster_file.read(source.path), str(source.path))
+        if not fleet.etcd:
+            raise
+        log.warning("%s; asking etcd", e.args[0])
+        try:
+            async with Etcd(fleet) as etcd:
+                snapshot = await etcd.read(Keys(fleet.prefix).file)
+        except MrcdError as away:
+            if not isinstance(e, NoFile):
+                raise e from None
+            raise MachineError(f"{e.args[0]}: {away.args[0]}", hint=e.hint) from None
+        file = Keys(fleet.prefix).wanted(snapshot.values).file
+        if not source.note(snapshot.cluster, file):
+            raise
+        return await asyncio.to_thread(_checked, source, host)
+
+
+def _checked(source: FileSource, host: str) -> Loaded:
+    """Return the newest file, after making a plan of it."""
+    loaded = source.load()
+    topology.plan(loaded.config, host)
+    return loaded

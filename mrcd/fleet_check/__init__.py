@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Decides whether a job's hosts are ready: `mrcctl fleet check`, which needs no mrcd.
 
-samples       what hosts last told Prometheus    read     asks Prometheus for it
-findings      what is wrong, and how much        hosts    what single hosts say, and where they differ
-named_faults  what their diagnoses name together verdict  all of these → the verdict
+findings      what hosts last told Prometheus, and what is wrong, and how much      read     asks Prometheus
+named_faults  what their diagnoses name together; hosts, what single hosts say      verdict  all of these → the verdict
 """

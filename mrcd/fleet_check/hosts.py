@@ -6,61 +6,51 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mrcd.config.hostlist import compress
-from mrcd.fleet_check.findings import Finding, Level, Limits, brief
-from mrcd.fleet_check.samples import HostSample, Samples
+from mrcd.fleet_check.findings import Finding, HostSample, Level, Limits, Samples, brief, each_of
 
 _Hosts = Mapping[str, HostSample]
 
 
 def findings(samples: Samples, wanted: Sequence[str], limits: Limits) -> Iterator[Finding]:
     """Yields what is wrong with hosts, the worst first."""
-    unknown = [name for name in wanted if not samples.knows(name)]
-    if unknown:
-        yield _of_hosts(
-            Level.NOT_READY, "not_scraped", unknown, "not known to Prometheus",
-            "Prometheus has no samples of {}",
-            "is the name right, and a target of the scrape job? See `mrcctl config show`, docs/metrics.md",
-        )  # fmt: skip
-    down = [name for name in wanted if name in samples.down]
-    if down:
-        yield _of_hosts(
-            Level.NOT_READY, "mrcd_down", down, "down", "mrcd on {} does not answer Prometheus",
-            "on {}: is the host up? `systemctl status mrcd`, `journalctl -u mrcd`",
-        )  # fmt: skip
-    missed = [name for name in wanted if name in samples.missed]
-    if missed:
-        yield _of_hosts(
-            Level.DEGRADED, "scrape_failed", missed, "not reached by the last scrape",
-            f"the last scrape of {{}} failed; an earlier one is at most {limits.sample_s:g} s old, but Prometheus does "
-            "not show its samples", "check again after the next scrape; Prometheus' page /targets has the error",
-        )  # fmt: skip
-    old = [name for name, s in samples.hosts.items() if s.age_s > limits.sample_s]
-    if old:
-        age = max(samples.hosts[name].age_s for name in old)
-        yield _of_hosts(
-            Level.NOT_READY, "old_samples", old, "not scraped lately",
-            f"the newest samples of {{}} are up to {age:.0f} s old, more than {limits.sample_s:g} s",
-            "Prometheus' page /targets has the error; --max-age is for longer scrape intervals",
-        )  # fmt: skip
+    yield from _of_hosts(
+        Level.NOT_READY, "not_scraped", [name for name in wanted if not samples.knows(name)], "not known to Prometheus",
+        "Prometheus has no samples of {}",
+        "is the name right, and a target of the scrape job? See `mrcctl config show`, docs/metrics.md",
+    )  # fmt: skip
+    yield from _of_hosts(
+        Level.NOT_READY, "mrcd_down", [name for name in wanted if name in samples.down], "down",
+        "mrcd on {} does not answer Prometheus",
+        "on {}: is the host up? `systemctl status mrcd`, `journalctl -u mrcd`",
+    )  # fmt: skip
+    yield from _of_hosts(
+        Level.DEGRADED, "scrape_failed", [name for name in wanted if name in samples.missed],
+        "not reached by the last scrape",
+        f"the last scrape of {{}} failed; an earlier one is at most {limits.sample_s:g} s old, but Prometheus does "
+        "not show its samples", "check again after the next scrape; Prometheus' page /targets has the error",
+    )  # fmt: skip
+    old = {name: s.age_s for name, s in samples.hosts.items() if s.age_s > limits.sample_s}
+    yield from _of_hosts(
+        Level.NOT_READY, "old_samples", old, "not scraped lately",
+        f"the newest samples of {{}} are up to {max(old.values(), default=0):.0f} s old, more than "
+        f"{limits.sample_s:g} s",
+        "Prometheus' page /targets has the error; --max-age is for longer scrape intervals",
+    )  # fmt: skip
     fresh = {name: s for name, s in samples.hosts.items() if name not in old}
-    detached = [name for name, s in fresh.items() if not s.attached]
-    if detached:
-        yield _of_hosts(
-            Level.NOT_READY, "detached", detached, "detached",
-            "{} detached: the kernel's own routes carry the traffic, and no path is watched",
-            "on {}: `mrcctl attach`", verb=True,
-        )  # fmt: skip
+    yield from _of_hosts(
+        Level.NOT_READY, "detached", [name for name, s in fresh.items() if not s.attached], "detached",
+        "{} detached: the kernel's own routes carry the traffic, and no path is watched",
+        "on {}: `mrcctl attach`", verb=True,
+    )  # fmt: skip
     yield from _differences(fresh)
     yield from _sweeps(fresh, limits)
     few = {name: s.in_use for name, s in fresh.items() if s.in_use is not None and s.in_use < limits.least_in_use}
-    if few:
-        least = min(few.values())
-        yield _of_hosts(
-            Level.NOT_READY, "few_evs", few, "with too few EVs in use",
-            f"to most peers, {100 * least:.0f} % of the EVs of {{}} are in use"
-            f"{', or more' if len(few) > 1 else ''}; {100 * limits.least_in_use:.0f} % are wanted",
-            "on {}: `mrcctl status`, `mrcctl paths --bad`",
-        )  # fmt: skip
+    yield from _of_hosts(
+        Level.NOT_READY, "few_evs", few, "with too few EVs in use",
+        f"to most peers, {100 * min(few.values(), default=0):.0f} % of the EVs of {{}} are in use"
+        f"{', or more' if len(few) > 1 else ''}; {100 * limits.least_in_use:.0f} % are wanted",
+        "on {}: `mrcctl status`, `mrcctl paths --bad`",
+    )  # fmt: skip
 
 
 def planes_down(samples: Samples, told: set[str]) -> Iterator[Finding]:
@@ -71,7 +61,7 @@ def planes_down(samples: Samples, told: set[str]) -> Iterator[Finding]:
             if not {f"nic:{name}:{plane}", f"t0:{plane}:{sample.t0}"} & told:
                 by_plane[plane].append(name)
     for plane, names in sorted(by_plane.items()):
-        yield _of_hosts(
+        yield from _of_hosts(
             Level.DEGRADED, "plane_down", names, f"without plane {plane}",
             f"plane {plane} of {{}} is down: its NIC has no carrier, or its first hop does not answer",
             "on {}: `mrcctl status`; check NIC, cable and the T0's port",
@@ -82,61 +72,52 @@ def _differences(hosts: _Hosts) -> Iterator[Finding]:
     """Yields where hosts differ; those that are fewer are to blame."""
     show = "on {} and another host: `mrcctl config show`, then `mrcctl reload` with the right file"
     apart = _fewer(hosts, lambda s: s.agreed)
-    if apart:
-        yield _of_hosts(
-            Level.NOT_READY, "config_differs", apart, "with another [cluster]",
-            "{} and the others have different cluster files: [cluster] differs in what packets depend on", show,
-        )  # fmt: skip
+    yield from _of_hosts(
+        Level.NOT_READY, "config_differs", apart, "with another [cluster]",
+        "{} and the others have different cluster files: [cluster] differs in what packets depend on", show,
+    )  # fmt: skip
     other = [n for n in _fewer(hosts, lambda s: s.sha256 and f"{s.generation} {s.sha256}") if n not in apart]
-    if other:
-        files = {s.generation for s in hosts.values()}
-        what = "generations of the cluster file" if files != {""} else "cluster files"
-        yield _of_hosts(
-            Level.DEGRADED, "file_differs", other, "with another cluster file",
-            f"{{}} and the others run different {what}",
-            "`mrcctl fleet status`" if files != {""} else show,
-        )  # fmt: skip
+    is_of_etcd = {s.generation for s in hosts.values()} != {""}
+    yield from _of_hosts(
+        Level.DEGRADED, "file_differs", other, "with another cluster file",
+        f"{{}} and the others run different {'generations of the cluster file' if is_of_etcd else 'cluster files'}",
+        "`mrcctl fleet status`" if is_of_etcd else show,
+    )  # fmt: skip
     yield from _authentication(hosts)
     versions = _fewer(hosts, lambda s: s.version)
-    if versions:
-        found = ", ".join(sorted({hosts[name].version for name in versions}))
-        usual = _most(s.version for s in hosts.values())
-        yield _of_hosts(
-            Level.DEGRADED, "version_differs", versions, "with another version",
-            f"mrcd {found} on {{}}, {usual} on the others", "`mrcctl fleet status`; upgrade {}",
-        )  # fmt: skip
+    found, usual = (
+        ", ".join(sorted({hosts[name].version for name in versions})),
+        _most(s.version for s in hosts.values()),
+    )
+    yield from _of_hosts(
+        Level.DEGRADED, "version_differs", versions, "with another version",
+        f"mrcd {found} on {{}}, {usual} on the others", "`mrcctl fleet status`; upgrade {}",
+    )  # fmt: skip
 
 
 def _authentication(hosts: _Hosts) -> Iterator[Finding]:
     modes = {s.auth_mode for s in hosts.values()} - {""}
-    if len(modes) > 1:
-        apart = _fewer(hosts, lambda s: s.auth_mode)
-        refuses = {"off", "required"} <= modes
-        yield _of_hosts(
-            Level.NOT_READY if refuses else Level.DEGRADED, "auth_mode", apart, "with another [auth] mode",
-            f"{{}} and the others have different [auth] modes: {', '.join(sorted(modes))}"
-            + ("; required refuses the packets of off" if refuses else ""),
-            "`mrcctl config show` on {} and another host",
-        )  # fmt: skip
+    refuses = {"off", "required"} <= modes
+    yield from _of_hosts(
+        Level.NOT_READY if refuses else Level.DEGRADED, "auth_mode", _fewer(hosts, lambda s: s.auth_mode),
+        "with another [auth] mode",
+        f"{{}} and the others have different [auth] modes: {', '.join(sorted(modes))}"
+        + ("; required refuses the packets of off" if refuses else ""),
+        "`mrcctl config show` on {} and another host",
+    )  # fmt: skip
     tagging = {name: s for name, s in hosts.items() if s.key_ids}
     apart = _fewer(tagging, lambda s: ",".join(s.key_ids))
-    if not apart:
-        return
     usual = set(_most(",".join(s.key_ids) for s in tagging.values()).split(","))
     without = [name for name in apart if not usual & set(tagging[name].key_ids)]
-    if without:
-        yield _of_hosts(
-            Level.NOT_READY, "wrong_key", without, "without a common secret",
-            "{} and the others have no secret in common: they refuse each other's packets",
-            "on {}: `mrcctl keys status`",
-        )  # fmt: skip
-    rotating = [name for name in apart if name not in without]
-    if rotating:
-        yield _of_hosts(
-            Level.DEGRADED, "keys_differ", rotating, "with other secrets",
-            "{} and the others have different secrets, and some in common: a rotation is not over",
-            "on {}: `mrcctl keys rotate` with the new secrets file",
-        )  # fmt: skip
+    yield from _of_hosts(
+        Level.NOT_READY, "wrong_key", without, "without a common secret",
+        "{} and the others have no secret in common: they refuse each other's packets", "on {}: `mrcctl keys status`",
+    )  # fmt: skip
+    yield from _of_hosts(
+        Level.DEGRADED, "keys_differ", [name for name in apart if name not in without], "with other secrets",
+        "{} and the others have different secrets, and some in common: a rotation is not over",
+        "on {}: `mrcctl keys rotate` with the new secrets file",
+    )  # fmt: skip
 
 
 def _sweeps(hosts: _Hosts, limits: Limits) -> Iterator[Finding]:
@@ -150,17 +131,16 @@ def _sweeps(hosts: _Hosts, limits: Limits) -> Iterator[Finding]:
         if math.isfinite(age):
             up_to = "up to " if len(old) > 1 else ""
             said = f"the last full sweep of {{}} is {up_to}{age:.0f} s old; one takes {takes:.0f} s"
-        yield _of_hosts(
+        yield from _of_hosts(
             Level.NOT_READY, "old_sweep", old, "with an old full sweep", said,
             f"wait {limits.sweep_s(takes):.0f} s; then on {{}}: `mrcctl status`, `mrcctl doctor`",
         )  # fmt: skip
-    unknown = [name for name in hosts if name not in ages]
-    if unknown:
-        yield _of_hosts(
-            Level.NOT_READY, "no_sweep", unknown, "without mrc_full_sweep_age_seconds",
-            "mrcd on {} does not say when it has probed all EVs: it is an older version",
-            "upgrade mrcd there; does Prometheus drop metrics?",
-        )  # fmt: skip
+    yield from _of_hosts(
+        Level.NOT_READY, "no_sweep", [name for name in hosts if name not in ages],
+        "without mrc_full_sweep_age_seconds",
+        "mrcd on {} does not say when it has probed all EVs: it is an older version",
+        "upgrade mrcd there; does Prometheus drop metrics?",
+    )  # fmt: skip
 
 
 def _most(values: Iterator[str]) -> str:
@@ -178,10 +158,11 @@ def _fewer(hosts: _Hosts, value: Callable[[HostSample], str]) -> list[str]:
 def _of_hosts(
     level: Level, cause: str, hosts: Sequence[str] | Mapping[str, object], state: str, sentence: str, do: str,
     *, verb: bool = False,
-) -> Finding:  # fmt: skip
-    """Returns a finding about hosts, whose names replace {} in the texts."""
-    names = list(hosts)
-    written, first = compress(names), names[0]
-    subject = f"{written} {'is' if len(names) == 1 else 'are'}" if verb else written
-    each = first if len(names) == 1 else f"each, such as {first}"
-    return Finding(level, cause, f"{brief(names)} {state}", sentence.format(subject), do.format(each), names)
+) -> Iterator[Finding]:  # fmt: skip
+    """Yields a finding about hosts, if there are any. Their names replace {} in the texts."""
+    if hosts:
+        names = list(hosts)
+        subject = compress(names) + f" {'is' if len(names) == 1 else 'are'}" * verb
+        yield Finding(
+            level, cause, f"{brief(names)} {state}", sentence.format(subject), do.format(each_of(names)), names
+        )  # fmt: skip

@@ -11,13 +11,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from mrcd.config.hostlist import compress
-from mrcd.fleet_check.findings import Finding, Level, brief
-from mrcd.fleet_check.samples import Named, Samples
+from mrcd.fleet_check.findings import Finding, Level, Named, Samples, brief, each_of
 from mrcd.health.diagnosis.causes import Kind
 
 _KINDS = {kind.value: kind for kind in Kind}
 _OTHERS = "others"  # the cause and the target of series that mrcd has summed
-_CONFIRM_ON, _A_HOST = "on {}: `mrcctl status` says how to confirm it", "a host that sees it"
 
 # Cause → words for the state of its target; "is dead" for all others.
 _WORDS = {
@@ -67,6 +65,11 @@ class _Target:
     def is_host(self) -> bool:
         """Returns whether it is a host as a whole."""
         return self.parts[0] == "peer" and " " not in self.target
+
+    @property
+    def confirm(self) -> str:
+        """Returns what to do to confirm it."""
+        return f"on {self.hosts[0] if self.hosts else 'a host that sees it'}: `mrcctl status` says how to confirm it"
 
     @property
     def seen_by(self) -> int:
@@ -162,14 +165,11 @@ def _told_apart(targets: dict[str, _Target], t0_of: Mapping[str, int | None]) ->
         del open_[name]
         if entry.weight >= max((link.weight for link in links[name]), default=0.0):
             sure[name] = entry
-    for name, entry in list(open_.items()):
-        is_explained = any(_explains(other, entry, t0_of) for other in sure.values())
-        if is_explained:
-            del open_[name]
     yield from ([entry] for entry in sure.values())
     by_plane: defaultdict[str, list[_Target]] = defaultdict(list)
     for entry in open_.values():
-        by_plane[entry.plane].append(entry)
+        if not any(_explains(other, entry, t0_of) for other in sure.values()):
+            by_plane[entry.plane].append(entry)
     yield from by_plane.values()
 
 
@@ -179,17 +179,12 @@ def _explains(sure: _Target, other: _Target, t0_of: Mapping[str, int | None]) ->
         return sure.kind is other.kind
     if not sure.plane or sure.plane != other.plane:
         return False
-    (word, *rest), (other_word, *other_rest) = sure.parts, other.parts
-    if word == other_word:
-        return False
-    pair = {word: rest, other_word: other_rest}
-    if set(pair) == {"t1", "link"}:
+    pair = {word: rest for word, *rest in (sure.parts, other.parts)}
+    if pair.keys() == {"t1", "link"}:
         return pair["t1"][1] == pair["link"][2]
-    if set(pair) == {"t0", "link"}:
+    if pair.keys() == {"t0", "link"}:
         return pair["t0"][1] == pair["link"][1]
-    if set(pair) == {"nic", "t0"}:
-        return t0_of.get(pair["nic"][0]) in (int(pair["t0"][1]), None)
-    return False
+    return pair.keys() == {"nic", "t0"} and t0_of.get(pair["nic"][0]) in (int(pair["t0"][1]), None)
 
 
 def _hosts(group: Sequence[_Target], of_hosts: int, *, is_one: bool = False) -> Finding:
@@ -202,13 +197,12 @@ def _hosts(group: Sequence[_Target], of_hosts: int, *, is_one: bool = False) -> 
         words = words.replace("is ", "are ", 1).replace("does ", "do ", 1).replace("has ", "have ", 1)
     seen_by = min(of_hosts, max(entry.seen_by for entry in group))
     up_to = "up to " if len({entry.seen_by for entry in group}) > 1 else ""
-    each = names[0] if len(names) == 1 else f"each, such as {names[0]}"
     return Finding(
         Level.DEGRADED if kind in _IMPAIRED else Level.NOT_READY,
         kind.value,
         f"{'one of ' * is_one}{brief(names)} {words.split(':')[0]}",
         f"{written} {words}: {up_to}{seen_by} of {of_hosts} hosts see it",
-        _OF_HOST.get(kind, _CONFIRM_ON.format(first.hosts[0] if first.hosts else _A_HOST)).format(each),
+        _OF_HOST.get(kind, first.confirm).format(each_of(names)),
         names,
         first.target if len(names) == 1 else "",
         seen_by,
@@ -222,7 +216,7 @@ def _element(group: Sequence[_Target], of_hosts: int) -> Finding:
     kind, word, owner = first.kind, first.parts[0], first.parts[1]
     words, seen_by = _WORDS.get(kind, "is dead"), min(of_hosts, max(entry.seen_by for entry in group))
     lacks = f"plane {first.plane} lacks {names}" if words == "is dead" and first.plane else f"{names} {words}"
-    do = _CONFIRM_ON.format(first.hosts[0] if first.hosts else _A_HOST)
+    do = first.confirm
     if kind is Kind.DENIED:
         do = _OF_HOST[kind]
     elif word == "nic" and kind in _OF_NIC:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from mrcd.errors import MachineError
-from mrcd.fleet_check.samples import HostSample, Named, Samples
+from mrcd.fleet_check.findings import HostSample, Named, Samples
 from mrcd.prometheus import Prometheus, Sample, one_of
 
 _SHOWN_HOSTS = 4  # hosts that are named of those that see a fault

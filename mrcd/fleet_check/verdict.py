@@ -12,8 +12,7 @@ from typing import Any
 
 from mrcd.config.hostlist import compress
 from mrcd.fleet_check import hosts, named_faults
-from mrcd.fleet_check.findings import Finding, Level, Limits
-from mrcd.fleet_check.samples import Samples
+from mrcd.fleet_check.findings import Finding, Level, Limits, Samples
 from mrcd.health.diagnosis.causes import Kind
 
 _ORDER = {Level.NOT_READY: 0, Level.DEGRADED: 1, Level.NOTE: 2}

@@ -5,13 +5,11 @@ import itertools
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from mrcd.errors import MachineError
-from mrcd.fleet_links import read
-from mrcd.fleet_links.elements import Direction, Element, Kind
+from mrcd.fleet_links.counts import Direction, Element, Kind
 from mrcd.fleet_links.read import PEER, PEER_T0, UPLINK, Names, Reader, Selection
 from mrcd.fleet_links.search import LEAST_LOST, Found, localise
 from mrcd.prometheus import Prometheus
@@ -27,31 +25,19 @@ _FAULT = "mrc_fault"  # by the hosts' diagnoses
 Document = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of the fabric that loses packets, in one or both directions."""
-
-    found: Sequence[Found]
-
-    @property
-    def element(self) -> Element:
-        """Returns the element of the first direction."""
-        return self.found[0].element
-
-
 def localised(server: Prometheus, window_s: float) -> Document:
     """Returns the parts that lose packets in the newest window. Raises MachineError if that cannot be told."""
     at = time.time() - _SCRAPE_S
     reader = Reader(server, at, window_s)
-    sent, lost = read.packets(reader.fleet)
+    sent, lost = (float(v.sum()) for v in (reader.fleet.peer_t0.sent, reader.fleet.peer_t0.lost))
     if not sent:
         raise MachineError(
             f"no host has sent packets in the last {window_s:g} s",
             hint="is /metrics/fabric scraped at least twice in that time? --window takes more of it",
         )
     found = sorted(localise(reader.fleet), key=lambda f: f.element.part)
-    parts = [Part(list(group)) for _, group in itertools.groupby(found, key=lambda f: f.element.part)]
-    parts.sort(key=lambda p: -sum(f.lost for f in p.found))
+    parts = [list(group) for _, group in itertools.groupby(found, key=lambda f: f.element.part)]
+    parts.sort(key=lambda part: -sum(f.lost for f in part))
     history = _History(server, at, window_s, reader)
     return {
         "time": datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds"),
@@ -75,19 +61,19 @@ def differing_hosts(server: Prometheus, at: float) -> Document:
     return {"differing": sorted(hosts), "differing_is_sure": is_sure}
 
 
-def _document(part: Part, names: Names, history: "_History") -> Document:
-    directions = {f.element.direction for f in part.found}
-    is_both = len(directions) > 1 or part.element.kind is Kind.T1
-    since_s = max((s for f in part.found if (s := history.since_s(f.element, f.lost)) is not None), default=None)
+def _document(part: Sequence[Found], names: Names, history: "_History") -> Document:
+    """Returns a part of the fabric that loses packets, in one or both directions."""
+    first = part[0].element
+    since_s = max((s for f in part if (s := history.since_s(f.element, f.lost)) is not None), default=None)
     hosts = history.hosts(part)
     return {
-        "target": target(part.element, names),
-        "kind": part.element.kind.value,
-        "direction": Direction.BOTH.value if is_both else part.element.direction.value,
-        "loss_ratio": max(f.ratio for f in part.found),
-        "lost_packets": round(sum(f.lost for f in part.found)),
-        "confidence": round(min(f.confidence for f in part.found), 3),
-        "or_targets": sorted({target(o, names) for f in part.found for o in f.alternatives}),
+        "target": target(first, names),
+        "kind": first.kind.value,
+        "direction": (first.direction if len(part) == 1 else Direction.BOTH).value,
+        "loss_ratio": max(f.ratio for f in part),
+        "lost_packets": round(sum(f.lost for f in part)),
+        "confidence": round(min(f.confidence for f in part), 3),
+        "or_targets": sorted({target(o, names) for f in part for o in f.alternatives}),
         "since_s": since_s,
         "hosts": hosts[:_MOST_HOSTS],
         "host_count": len(hosts),
@@ -133,20 +119,15 @@ class _History:
         series = self._server.query_range(f"sum({selection.lost(self._window_s)})", start, end, step)
         return series[0][1] if series else []
 
-    def hosts(self, part: Part) -> list[str]:
+    def hosts(self, part: Sequence[Found]) -> list[str]:
         """Returns the hosts that have lost packets at a part, those that have lost most first."""
         lost: dict[str, float] = {}
-        for f in part.found:
-            answers = [
-                {labels["host"]: value for labels, value in self._server.query(self._by_host(s), self._at)}
-                for s in self._selections(f.element)
-            ]
+        for f in part:
+            by_host = [f"sum by (host) ({s.lost(self._window_s)}) > 0.5" for s in self._selections(f.element)]
+            answers = [{labels["host"]: v for labels, v in self._server.query(q, self._at)} for q in by_host]
             for h in set.intersection(*(set(a) for a in answers)):
                 lost[h] = max(lost.get(h, 0.0), min(a[h] for a in answers))
         return sorted(lost, key=lambda h: (-lost[h], h))
-
-    def _by_host(self, selection: Selection) -> str:
-        return f"sum by (host) ({selection.lost(self._window_s)}) > 0.5"
 
     def _selections(self, e: Element) -> list[Selection]:
         """Returns the series that count the losses of an element: what it loses is in all of them."""

@@ -5,18 +5,27 @@ Packets are spread evenly. So of the packets from a T0, a T1 takes the share tha
 plane takes its share of all packets.
 """
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from mrcd.fleet_links.counts import Fleet, Floats, HostSums, Ints, Sums
-from mrcd.fleet_links.elements import Direction, Element, Kind
-from mrcd.fleet_links.grid import NIC_CLUMP, Grid, shares, usual_noise, usual_of_planes
-from mrcd.fleet_links.likelihood import NOTHING, Fit, Views
-from mrcd.fleet_links.sender import Sender
+import numpy as np
+
+from mrcd.fleet_links.counts import Direction, Element, Fleet, Floats, HostSums, Ints, Kind, Sums
+from mrcd.fleet_links.likelihood import NIC_CLUMP, NOTHING, Fit, Grid, Views, usual_noise, usual_of_planes
 
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 1.0
 _CONGESTED = 3.0  # times the usual noise: a T0 that loses as much on all planes has busy receivers
 _LEAST_PLANES = 2  # with one plane, what is lost on all planes says nothing
+_ALL = slice(None)
+
+
+class Crossing(NamedTuple):
+    """Cells of a grid, and the packets in them that cross an element."""
+
+    at: Any
+    packets: Floats
+    is_far: Any = True  # of each cell: its packets are between different T0s
+    is_summed: bool = False  # the element touches all cells of the first dimension in the same way
 
 
 class Model:
@@ -24,25 +33,27 @@ class Model:
 
     uplink, peer_t0, peer   the sums of the fleet    pairs   (T0s, T0s): peer, summed over the hosts of a T0
 
-    Many attributes because each sum has its own arrays.
+    Many attributes because each sum has its own arrays. A model of one host has the row of its T0 only: with `noise`,
+    the usual loss ratio, and with `clump` as in Grid.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, *, noise: float | None = None, clump: float = 1.0) -> None:
         self.fleet = fleet
         self.planes, self.t0s, self.t1s, self.hosts = fleet.shape
-        self.noise = usual_noise(fleet.uplink if fleet.uplink.sent.any() else fleet.peer_t0)
+        measured = fleet.uplink if fleet.uplink.sent.any() else fleet.peer_t0
+        self.noise = usual_noise(measured) if noise is None else noise
         self._t0_of_pair = fleet.t0_of_host[fleet.peer_host]
-        self.uplink, self.peer_t0 = Grid(fleet.uplink, self.noise), Grid(fleet.peer_t0, self.noise)
+        self.uplink, self.peer_t0 = Grid(fleet.uplink, self.noise, clump), Grid(fleet.peer_t0, self.noise, clump)
         self.peer = Grid(fleet.peer, self.noise, NIC_CLUMP)
         self.pairs = Grid(Sums(self._per_t0(fleet.peer.sent), self._per_t0(fleet.peer.lost)), self.noise)
-        self.t1_share = shares(fleet.uplink.sent, 2)  # (planes, T0s, T1s)
-        self.plane_share = shares(fleet.peer_t0.sent.sum(axis=2), 0)  # (planes, T0s)
-        self._far = ~np.eye(self.t0s, dtype=bool)
+        self.t1_share = _shares(fleet.uplink.sent, 2)  # (planes, T0s, T1s)
+        self.plane_share = _shares(fleet.peer_t0.sent.sum(axis=2), 0)  # (planes, T0s)
+        self._far = fleet.sources[:, None] != np.arange(self.t0s)
         self._by_host = np.argsort(fleet.peer_host, kind="stable")
         self._host_bounds = np.searchsorted(fleet.peer_host[self._by_host], np.arange(self.hosts + 1))
         self._by_source = np.lexsort((fleet.peer_host, fleet.peer_source))
-        self._source_bounds = np.searchsorted(fleet.peer_source[self._by_source], np.arange(self.t0s + 1))
-        self._senders: dict[int, Sender] = {}
+        self._source_bounds = np.searchsorted(fleet.peer_source[self._by_source], np.arange(len(fleet.sources) + 1))
+        self._senders: dict[int, tuple[HostSums, Model]] = {}
         self.chosen: dict[Element, Fit] = {}
 
     def measure_noise(self) -> None:
@@ -65,22 +76,22 @@ class Model:
         self.peer.set_noise(np.maximum(self.noise, ratio)[self.fleet.peer_host])
 
     def _per_t0(self, values: Floats) -> Floats:
-        cell = self.fleet.peer_source * self.t0s + self._t0_of_pair
-        return np.bincount(cell, values, self.t0s * self.t0s).reshape(self.t0s, self.t0s).astype(float)
+        cell, rows = self.fleet.peer_source * self.t0s + self._t0_of_pair, len(self.fleet.sources)
+        return np.bincount(cell, values, rows * self.t0s).reshape(rows, self.t0s).astype(float)
 
     def _pairs_to(self, host: int) -> Ints:
         return np.asarray(self._by_host[self._host_bounds[host] : self._host_bounds[host + 1]])
 
-    def _pairs_from(self, t0: int) -> Ints:
-        return np.asarray(self._by_source[self._source_bounds[t0] : self._source_bounds[t0 + 1]])
+    def _pairs_from(self, row: int) -> Ints:
+        return np.asarray(self._by_source[self._source_bounds[row] : self._source_bounds[row + 1]])
 
     def read(self, hosts: list[int]) -> None:
         """Reads the sums of hosts that are not known yet."""
         new = [h for h in hosts if h not in self._senders]
         for h, sums in zip(new, self.fleet.read(new) if new else [], strict=True):
-            self._senders[h] = Sender(sums, int(self.fleet.t0_of_host[h]), self.fleet.t0_of_host, self.noise)
+            self._senders[h] = sums, Model(self.fleet.of_host(h, sums), noise=self.noise, clump=NIC_CLUMP)
 
-    def _sender(self, host: int) -> Sender:
+    def _sender(self, host: int) -> tuple[HostSums, "Model"]:
         self.read([host])
         return self._senders[host]
 
@@ -97,59 +108,71 @@ class Model:
 
     def views(self, e: Element) -> Views:
         """Returns the cells that an element touches, summed where it touches all in the same way."""
-        p, t = e.plane, e.t0
-        if e.kind is Kind.T1:
-            return self._of_t1(p, e.t1)
-        if e.kind is Kind.NIC and e.direction is Direction.UP:
-            return self._sender(e.host).views(p, self.chosen, self.uplink.margin)
+        model = self
+        if e.is_sender:
+            _, model = self._sender(e.host)
+            model.explain(self.chosen, self.uplink.margin)
+        grids = (model.uplink, model.peer_t0, model.peer if e.kind is Kind.NIC else model.pairs)
+        return Views(*(grid.cells(*crossing) for grid, crossing in zip(grids, model.crossings(e), strict=True)))
+
+    def crossings(self, e: Element) -> tuple[Crossing, ...]:
+        """Returns the packets that cross an element: by uplink, by receiver's T0, and by pair of T0s; of a NIC by peer.
+
+        None, if they are from a T0 that has no row.
+        """
+        p, t, via = e.plane, e.t0, _ALL if e.t1 < 0 else e.t1
         if e.kind is Kind.NIC:
-            return self._of_receiver(p, e.host)
-        far = self._far[t]
-        if e.kind is Kind.T0 and e.direction is Direction.UP:
-            return Views(
-                self.uplink.cells((p, t), self.uplink.sent[p, t]),
-                self.peer_t0.cells((p, t), self.peer_t0.sent[p, t], far),
-                self.pairs.cells(t, self.pairs.sent[t] * self.plane_share[p, t], far),
+            return self._of_sender(p) if e.is_sender else self._of_receiver(p, e.host)
+        rows: Any
+        mask: Any = True
+        if e.kind is Kind.T1:
+            rows, mask, share = (_ALL, _ALL), self._far, self.t1_share[p, :, via][:, None] * self._far
+            of_plane = self.plane_share[p][:, None]
+            uplink = Crossing((p, _ALL, via), self.uplink.sent[p, :, via])
+        elif e.direction is Direction.UP:
+            found = np.flatnonzero(self.fleet.sources == t)
+            if not len(found):
+                return ()
+            row = int(found[0])
+            far = self._far[row]
+            rows, mask, share = (
+                ((row, _ALL), far, 1.0) if e.kind is Kind.T0 else ((row, far), True, self.t1_share[p, row, via])
             )
-        if e.direction is Direction.UP:
-            share = self.t1_share[p, t, e.t1]
-            return Views(
-                self.uplink.cells((p, t, e.t1), self.uplink.sent[p, t, e.t1]),
-                self.peer_t0.cells((p, t, far), self.peer_t0.sent[p, t, far] * share),
-                self.pairs.cells((t, far), self.pairs.sent[t, far] * self.plane_share[p, t] * share),
-            )
-        sent, of_pairs = self.peer_t0.sent[p, far, t], self.pairs.sent[far, t] * self.plane_share[p, far]
-        if e.kind is Kind.T0:
-            return Views(
-                self.uplink.summed((p, far), sent[:, None] * self.t1_share[p, far]),
-                self.peer_t0.cells((p, far, t), sent),
-                self.pairs.cells((far, t), of_pairs),
-            )
-        share_of = self.t1_share[p, far, e.t1]
-        return Views(
-            self.uplink.cells((p, far, e.t1), sent * share_of),
-            self.peer_t0.cells((p, far, t), sent * share_of),
-            self.pairs.cells((far, t), of_pairs * share_of),
+            of_plane = self.plane_share[p, row]
+            uplink = Crossing((p, row, via), self.uplink.sent[p, row, via])
+        else:
+            far = self._far[:, t]
+            rows, share, of_plane = (far, t), self.t1_share[p, far, via], self.plane_share[p, far]
+            sent = self.peer_t0.sent[p, far, t]
+            if e.kind is Kind.T0:
+                uplink, share = Crossing((p, far), sent[:, None] * share, True, True), 1.0
+            else:
+                uplink = Crossing((p, far, via), sent * share)
+        is_summed = e.kind is Kind.T1
+        return (
+            uplink,
+            Crossing((p, *rows), self.peer_t0.sent[(p, *rows)] * share, mask, is_summed),
+            Crossing(rows, self.pairs.sent[rows] * of_plane * share, mask, is_summed),
         )
 
-    def _of_t1(self, p: int, t1: int) -> Views:
-        far, share = self._far, self.t1_share[p, :, t1]
-        of_pairs = self.pairs.sent * (self.plane_share[p] * share)[:, None] * far
-        return Views(
-            self.uplink.cells((p, slice(None), t1), self.uplink.sent[p, :, t1]),
-            self.peer_t0.summed(p, self.peer_t0.sent[p] * share[:, None] * far, far),
-            self.pairs.summed(slice(None), of_pairs, far),
-        )
-
-    def _of_receiver(self, p: int, host: int) -> Views:
+    def _of_receiver(self, p: int, host: int) -> tuple[Crossing, ...]:
         pairs, t = self._pairs_to(host), int(self.fleet.t0_of_host[host])
-        sources = self.fleet.peer_source[pairs]
-        sent, is_far = self.peer.sent[pairs] * self.plane_share[p, sources], sources != t
-        by_t1 = (sent * is_far)[:, None] * self.t1_share[p, sources]
-        return Views(
-            self.uplink.summed((p, sources), by_t1, is_far[:, None]),
-            self.peer_t0.cells((p, sources, t), sent, is_far),
-            self.peer.cells(pairs, sent, is_far),
+        rows = self.fleet.peer_source[pairs]
+        sent, is_far = self.peer.sent[pairs] * self.plane_share[p, rows], self._far[rows, t]
+        by_t1 = (sent * is_far)[:, None] * self.t1_share[p, rows]
+        return (
+            Crossing((p, rows), by_t1, is_far[:, None], True),
+            Crossing((p, rows, t), sent, is_far),
+            Crossing(pairs, sent, is_far),
+        )
+
+    def _of_sender(self, p: int) -> tuple[Crossing, ...]:
+        """Returns all packets of the one host that the model has."""
+        far = self._far[0]
+        return (
+            Crossing((p, 0), self.uplink.sent[p, 0]),
+            Crossing((p, 0), self.peer_t0.sent[p, 0], far),
+            Crossing(_ALL, self.peer.sent * self.plane_share[p, 0], far[self._t0_of_pair]),
         )
 
     def likelihood(self, p: int) -> float:
@@ -174,59 +197,42 @@ class Model:
         if fit.lost:
             self.chosen[e] = fit
 
+    def explain(self, chosen: Mapping[Element, Fit], margin: float) -> None:
+        """Replaces what is explained by what these elements explain, but for senders."""
+        for grid in (self.uplink, self.peer_t0, self.peer, self.pairs):
+            grid.explained[...], grid.margin = 0.0, margin
+        for e, fit in chosen.items():
+            if not e.is_sender:
+                self._add(e, fit.ratio, fit.pair_ratio)
+
     def _add(self, e: Element, ratio: float, pair_ratio: float) -> None:
         """Adds losses to what is explained: a share of the packets by uplink and T0, and one of those by peer."""
-        p, t, far, every = e.plane, e.t0, self._far, np.ones(self.t0s, bool)
-        uplink, peer_t0 = self.uplink.explained, self.peer_t0.explained
+        crossings = self.crossings(e)
+        if not crossings:
+            return
+        uplink, peer_t0, by_peer = crossings
+        self.uplink.explained[uplink.at] += ratio * uplink.packets
+        self.peer_t0.explained[peer_t0.at] += ratio * peer_t0.packets
+        if e.kind is Kind.NIC:
+            self.peer.explained[by_peer.at] += pair_ratio * by_peer.packets
+            self.pairs.explained[peer_t0.at[1:]] += pair_ratio * by_peer.packets
+            return
+        explained = np.zeros_like(self.pairs.sent)
+        explained[by_peer.at] = pair_ratio * by_peer.packets
+        self.pairs.explained += explained
+        ratios = np.divide(explained, self.pairs.sent, out=np.zeros_like(explained), where=self.pairs.sent > 0)
         if e.kind is Kind.T1:
-            share = self.t1_share[p, :, e.t1]
-            uplink[p, :, e.t1] += ratio * self.uplink.sent[p, :, e.t1]
-            peer_t0[p] += ratio * self.peer_t0.sent[p] * share[:, None] * far
-            of_source = pair_ratio * self.plane_share[p] * share
-            is_far = self._t0_of_pair != self.fleet.peer_source
-            self.peer.explained += self.peer.sent * of_source[self.fleet.peer_source] * is_far
-            self.pairs.explained += self.pairs.sent * of_source[:, None] * far
-        elif e.kind is Kind.NIC:
-            self._add_receiver(p, e.host, ratio, pair_ratio)
+            pairs: Any = _ALL
         elif e.direction is Direction.UP:
-            to, via = (every, slice(None)) if e.kind is Kind.T0 else (far[t], slice(e.t1, e.t1 + 1))
-            part = 1.0 if e.kind is Kind.T0 else float(self.t1_share[p, t, e.t1])
-            uplink[p, t, via] += ratio * self.uplink.sent[p, t, via]
-            peer_t0[p, t, to] += ratio * part * self.peer_t0.sent[p, t, to]
-            self._add_pairs_from(pair_ratio * part * self.plane_share[p, t], t, to)
+            pairs = self._pairs_from(by_peer.at[0])
         else:
-            via = slice(None) if e.kind is Kind.T0 else slice(e.t1, e.t1 + 1)
-            of_t1s = self.t1_share[p, :, via]
-            share = far[t] * (1.0 if e.kind is Kind.T0 else of_t1s.sum(axis=1))
-            uplink[p, :, via] += ratio * (self.peer_t0.sent[p, :, t] * far[t])[:, None] * of_t1s
-            peer_t0[p, :, t] += ratio * self.peer_t0.sent[p, :, t] * share
-            self._add_pairs_to(pair_ratio * self.plane_share[p] * share, t)
-
-    def _add_pairs_from(self, ratio: float, source: int, to: NDArray[np.bool_]) -> None:
-        """Adds losses of the packets of a T0 to all hosts under some T0s."""
-        pairs = self._pairs_from(source)
-        pairs = pairs[to[self._t0_of_pair[pairs]]]
-        self.peer.explained[pairs] += ratio * self.peer.sent[pairs]
-        self.pairs.explained[source, to] += ratio * self.pairs.sent[source, to]
-
-    def _add_pairs_to(self, ratio_of_source: Floats, target: int) -> None:
-        """Adds losses of the packets of all T0s to all hosts under one T0."""
-        pairs = np.flatnonzero(self._t0_of_pair == target)
-        self.peer.explained[pairs] += ratio_of_source[self.fleet.peer_source[pairs]] * self.peer.sent[pairs]
-        self.pairs.explained[:, target] += ratio_of_source * self.pairs.sent[:, target]
-
-    def _add_receiver(self, p: int, host: int, ratio: float, pair_ratio: float) -> None:
-        pairs, t = self._pairs_to(host), int(self.fleet.t0_of_host[host])
-        sources = self.fleet.peer_source[pairs]
-        sent = self.peer.sent[pairs] * self.plane_share[p, sources]
-        self.peer_t0.explained[p, sources, t] += ratio * sent
-        self.uplink.explained[p, sources] += ratio * (sent * (sources != t))[:, None] * self.t1_share[p, sources]
-        self.peer.explained[pairs] += pair_ratio * sent
-        self.pairs.explained[sources, t] += pair_ratio * sent
+            pairs = np.flatnonzero(self._t0_of_pair == e.t0)
+        of_pairs = ratios[self.fleet.peer_source[pairs], self._t0_of_pair[pairs]]
+        self.peer.explained[pairs] += of_pairs * self.peer.sent[pairs]
 
     def _take_out(self, e: Element, sign: float) -> None:
         """Takes the packets of a sender out of the sums, or puts them back: its own counts are known exactly."""
-        sums: HostSums = self._sender(e.host).sums
+        sums, _ = self._sender(e.host)
         p, s = e.plane, int(self.fleet.t0_of_host[e.host])
         pairs = self._pairs_from(s)
         at = pairs[np.searchsorted(self.fleet.peer_host[pairs], sums.peers)]
@@ -237,3 +243,9 @@ class Model:
             mine = sign * getattr(sums.peer, way) * of_planes[p] / max(of_planes.sum(), 1.0)
             getattr(self.peer, way)[at] += mine
             np.add.at(getattr(self.pairs, way)[s], self.fleet.t0_of_host[sums.peers], mine)
+
+
+def _shares(values: Floats, axis: int) -> Floats:
+    """Returns values divided by their sum over an axis; 0 where there are none."""
+    total = values.sum(axis=axis, keepdims=True)
+    return np.asarray(np.divide(values, total, out=np.zeros_like(values), where=total > 0))

@@ -13,7 +13,7 @@ import numpy as np
 
 from mrcd.config.hostlist import compress
 from mrcd.errors import MachineError
-from mrcd.fleet_links.counts import Fleet, Floats, HostSums, Ints, Sums
+from mrcd.fleet_links.counts import Fleet, HostSums, Ints, Sums
 from mrcd.prometheus import Prometheus, Sample, one_of
 
 HOST = "mrc_fabric_host_info"
@@ -61,28 +61,23 @@ class Reader:
                 hint="scrape /metrics/fabric of each host: see docs/fleet.md; is the URL that of the right server?",
             )
         _require_once(labels["host"] for labels in info)
-        pairs = self._pairs()
+        pairs = self._packets(PEER, ("t0", "peer", "peer_t0"))
         t0_of = {labels["peer"]: labels["peer_t0"] for labels, _ in pairs["tx"]}
         t0_of |= {labels["host"]: labels["t0"] for labels in info}
         hosts = sorted(t0_of)
-        uplinks = {way: self._sum(UPLINK, way, "t0, plane, t1") for way in _WAYS}
+        uplinks = self._packets(UPLINK, ("t0", "plane", "t1"))
         t1s = sorted({labels["t1"] for labels, _ in uplinks["tx"]}, key=_number)
-        to_t0 = {way: self._sum(PEER_T0, way, "t0, plane, peer_t0") for way in _WAYS}
+        to_t0 = self._packets(PEER_T0, ("t0", "plane", "peer_t0"))
         # Also those that have no host any more: one that moves to another T0 has both for a while.
         found = {labels[name] for labels, _ in to_t0["tx"] for name in ("t0", "peer_t0")}
         t0s = sorted({*t0_of.values()} | found, key=_number)
         self.names = Names(t0s, t1s, hosts, len({labels["host"] for labels in info}))
         planes = max((int(labels["plane"]) for labels, _ in to_t0["tx"]), default=0) + 1
-        self._places = {
-            "plane": {str(p): p for p in range(planes)},
-            "t0": {t0: i for i, t0 in enumerate(t0s)},
-            "t1": {t1: i for i, t1 in enumerate(t1s)},
-            "host": {h: i for i, h in enumerate(hosts)},
-        }
-        self._places |= {"peer_t0": self._places["t0"], "peer": self._places["host"]}
-        by_host = {way: self._sum(PEER_T0, way, "host, plane") for way in _WAYS}
-        table, keys = self._sums(pairs, ("t0", "peer")), [(labels["t0"], labels["peer"]) for labels, _ in pairs["tx"]]
-        source = np.array(sorted(self._places["t0"][t] * len(hosts) + self._places["peer"][h] for t, h in set(keys)))
+        names = {"plane": [str(p) for p in range(planes)], "t0": t0s, "t1": t1s, "host": hosts}
+        names |= {"peer_t0": t0s, "peer": hosts}
+        self._places = {label: {name: i for i, name in enumerate(of_label)} for label, of_label in names.items()}
+        table, keys = self._sums(pairs, ("t0", "peer")), {(labels["t0"], labels["peer"]) for labels, _ in pairs["tx"]}
+        source = np.array(sorted(self._places["t0"][t] * len(hosts) + self._places["peer"][h] for t, h in keys))
         source, peer = np.divmod(source.astype(np.int64), len(hosts))
         self.fleet = Fleet(
             uplink=self._sums(uplinks, ("plane", "t0", "t1")),
@@ -90,53 +85,38 @@ class Reader:
             peer=Sums(table.sent[source, peer], table.lost[source, peer]),
             peer_source=source,
             peer_host=peer,
-            host=self._sums(by_host, ("host", "plane")),
+            host=self._sums(self._packets(PEER_T0, ("host", "plane")), ("host", "plane")),
             t0_of_host=np.array([self._places["t0"][t0_of[h]] for h in hosts], np.int64),
             read=self._read,
         )
 
-    def _pairs(self) -> dict[str, list[Sample]]:
-        return {way: self._sum(PEER, way, "t0, peer, peer_t0") for way in _WAYS}
+    def _packets(self, family: str, labels: Sequence[str], of_hosts: str = "") -> dict[str, list[Sample]]:
+        """Returns the sent and the arrived packets of a family, summed by these labels."""
+        series, by = Selection(family, of_hosts=of_hosts), ", ".join(labels)
+        return {
+            way: self._server.query(f"sum by ({by}) {series.packets(way, self._window_s)}", self._at) for way in _WAYS
+        }
 
-    def _sum(self, family: str, way: str, labels: str, of_hosts: str = "") -> list[Sample]:
-        packets = Selection(family, of_hosts=of_hosts).packets(way, self._window_s)
-        return self._server.query(f"sum by ({labels}) {packets}", self._at)
-
-    def _sums(self, samples: dict[str, list[Sample]], labels: tuple[str, ...]) -> Sums:
-        """Returns an array with a dimension per label."""
-        shape = tuple(len(self._places[label]) for label in labels)
-        sent, arrived = np.zeros(shape), np.zeros(shape)
-        for way, found in ((sent, samples["tx"]), (arrived, samples["rx"])):
-            for names, value in found:
-                way[tuple(self._places[label][names[label]] for label in labels)] += value
-        return Sums(sent, np.maximum(sent - arrived, 0.0))
+    def _sums(self, samples: dict[str, list[Sample]], labels: Sequence[str], host: str | None = None) -> Sums:
+        """Returns an array with a dimension per label, of one host or of all."""
+        ways = np.zeros((len(_WAYS), *(len(self._places[label]) for label in labels)))
+        for to, way in zip(ways, _WAYS, strict=True):
+            for names, value in samples[way]:
+                if host in (None, names.get("host")):
+                    to[tuple(self._places[label][names[label]] for label in labels)] += value
+        return Sums(ways[0], np.maximum(ways[0] - ways[1], 0.0))
 
     def _read(self, hosts: Sequence[int]) -> list[HostSums]:
         """Returns the sums of single hosts."""
-        selector = one_of("host", [self.names.hosts[h] for h in hosts])
-        uplinks, to_t0, to_peer = (
-            {way: self._sum(family, way, labels, selector) for way in _WAYS}
-            for family, labels in (
-                (UPLINK, "host, plane, t1"), (PEER_T0, "host, plane, peer_t0"), (PEER, "host, peer")
-            )
-        )  # fmt: skip
+        names = [self.names.hosts[h] for h in hosts]
+        families = ((UPLINK, ("plane", "t1")), (PEER_T0, ("plane", "peer_t0")), (PEER, ("peer",)))
+        selector = one_of("host", names)
+        samples = [(self._packets(family, ("host", *labels), selector), labels) for family, labels in families]
         found = []
-        for h in hosts:
-            name = self.names.hosts[h]
-            mine = [
-                {way: [s for s in samples[way] if s[0]["host"] == name] for way in _WAYS}
-                for samples in (uplinks, to_t0, to_peer)
-            ]
-            to_all = self._sums(mine[2], ("peer",))
+        for name in names:
+            uplink, peer_t0, to_all = (self._sums(of_family, labels, name) for of_family, labels in samples)
             peers: Ints = np.flatnonzero(to_all.sent)
-            found.append(
-                HostSums(
-                    self._sums(mine[0], ("plane", "t1")),
-                    self._sums(mine[1], ("plane", "peer_t0")),
-                    Sums(to_all.sent[peers], to_all.lost[peers]),
-                    peers,
-                )
-            )
+            found.append(HostSums(uplink, peer_t0, Sums(to_all.sent[peers], to_all.lost[peers]), peers))
         return found
 
 
@@ -148,13 +128,6 @@ def _require_once(hosts: Iterable[str]) -> None:
             f"Prometheus has the sums of {compress(doubled)} more than once",
             hint="one scrape job per host should have /metrics/fabric; of replicas, ask the server that merges them",
         )
-
-
-def packets(fleet: Fleet) -> tuple[float, float]:
-    """Returns all packets that were sent, and those that were lost."""
-    values: list[Floats] = [fleet.peer_t0.sent, fleet.peer_t0.lost]
-    sent, lost = (float(v.sum()) for v in values)
-    return sent, lost
 
 
 def _number(text: str) -> tuple[int, str]:

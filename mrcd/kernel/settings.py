@@ -4,7 +4,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.config.agreed import fingerprint
+from mrcd.config.cluster_file import fingerprint
 from mrcd.fabric.topology import Plan
 from mrcd.kernel import abi, enums
 

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 
-from mrcd.config.checks import cpu_list
+from mrcd.config.cluster_file import cpu_list
 
 log = logging.getLogger("mrcd")
 

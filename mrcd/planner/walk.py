@@ -45,7 +45,7 @@ class Result:
 class Network:
     """The switches of a fabric as their configurations make them, with the cables between them.
 
-    `check` finds what is wrong with a configuration by itself; `follow` sends the packets of EVs through all.
+    `check` finds what is wrong with a configuration by itself; `follow_evs` sends the packets of EVs through all.
     """
 
     def __init__(self, config: Config, wiring: Iterable[Switch], readings: Mapping[str, Reading]) -> None:
@@ -129,7 +129,7 @@ class Network:
 
     # ---- packets ----
 
-    def follow(self, source: int, peers: Sequence[int]) -> int:
+    def follow_evs(self, source: int, peers: Sequence[int]) -> int:
         """Follows every EV of a host to some others. Hosts are given by their place in the cluster file.
 
         Returns the number of EVs. What goes wrong is counted in `result`.
@@ -157,7 +157,11 @@ class Network:
             seen_t1[moving] = np.where(number == NO_T1, seen_t1[moving], number)
             at[moving] = self._hop(at[moving], words, moving)
             arrived = at >= len(self._node)
-        self._judge(me.name, peer, others, arrived, at, target, words, planes, seen_t1, t1s)
+        self._judge(me.name, planes, target, at, {
+            "lost": ~arrived,
+            "at another host": arrived & (at != target),
+            "by another T1": arrived & (at == target) & (seen_t1 != t1s),
+        }, words)  # fmt: skip
         self.result.followed += len(at)
         return len(at)
 
@@ -205,34 +209,18 @@ class Network:
                 self.result.add("source filter lets others through", 1, f"{t0}: port of {me.name}: {sorted(allowed)}")
 
     def _judge(
-        self,
-        name: str,
-        peer: Ints,
-        others: Sequence[object],
-        arrived: NDArray[np.bool_],
-        at: Ints,
-        target: Ints,
-        words: NDArray[np.int64],
-        planes: Ints,
-        seen_t1: Ints,
-        t1s: Ints,
+        self, name: str, planes: Ints, target: Ints, at: Ints, wrong: Mapping[str, NDArray[np.bool_]], words: Ints
     ) -> None:
-        """Counts the packets that did not come to their host, by their T1, with its uSID alone."""
-        ports = np.array([h.port for h in self._config.hosts], np.int64)
-        usid = srv6.host_usid(planes, ports[target - len(self._node)])
-        wrong = {
-            "lost": ~arrived,
-            "at another host": arrived & (at != target),
-            "by another T1": arrived & (at == target) & (seen_t1 != t1s),
-            "with another destination": arrived & (at == target) & ((words[:, 2] != usid) | words[:, 3:].any(axis=1)),
-        }
-        for kind, which in wrong.items():
+        """Counts packets that went wrong, and those that came to their host with more than its uSID."""
+        hosts, number = self._config.hosts, target - len(self._node)
+        usid = srv6.host_usid(planes, np.array([h.port for h in hosts], np.int64)[number])
+        other = (at == target) & ((words[:, 2] != usid) | words[:, 3:].any(axis=1))
+        for kind, which in {**wrong, "with another destination": other}.items():
             rows = np.flatnonzero(which)
             if len(rows):
                 i = rows[0]
                 destination = IPv6Address(words[i].astype(">u2").tobytes())
-                example = f"{name} → {self._config.hosts[target[i] - len(self._node)].name}, plane {planes[i]}: "
-                self.result.add(kind, len(rows), f"{example}{destination}")
+                self.result.add(kind, len(rows), f"{name} → {hosts[number[i]].name}, plane {planes[i]}: {destination}")
 
 
 def _contains(ordered: Ints, keys: Ints) -> NDArray[np.bool_]:

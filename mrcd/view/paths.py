@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.errors import UsageError, no_peer
-from mrcd.fabric.hops import hops
+from mrcd.fabric.srv6 import hops
 from mrcd.fabric.topology import EV, Peer, Plan
 from mrcd.health.hold_down import hold_down_ns
 from mrcd.kernel.abi import WEIGHT_FULL

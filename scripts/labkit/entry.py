@@ -28,6 +28,9 @@ def main(name: str, command: click.Command) -> None:
         sys.exit(command.main(prog_name=name, standalone_mode=False) or 0)
     except (click.exceptions.Abort, KeyboardInterrupt):
         _die(name, "interrupted", 130)
+    except click.exceptions.NoArgsIsHelpError as e:
+        print(e.format_message(), file=sys.stderr)
+        sys.exit(1)
     except click.ClickException as e:
         _die(name, f"{e.format_message()}\n  hint: {name} --help", 1)
     except MrcdError as e:

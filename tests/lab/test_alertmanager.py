@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 import pytest
 
 from labkit.cluster.patience import wait_for
-from labkit.monitoring import alertmanager, prometheus
-from labkit.monitoring.alertmanager import Notice
-from labkit.monitoring.rules import Pace
-from labkit.monitoring.watched_lab import WatchedLab, watched
+from labkit.monitoring.alertmanager import Alertmanager, Notice
+from labkit.monitoring.prometheus import Prometheus
+from labkit.monitoring.watched_lab import Pace, WatchedLab, watched
 from labkit.traffic.mesh import Mesh
 from mrcd.errors import MachineError
 from tests.lab import fault_table
@@ -91,7 +90,7 @@ def within_s(request: pytest.FixtureRequest) -> float:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[WatchedLab]:
-    if not (prometheus.is_installed() and alertmanager.is_installed()):
+    if not (Prometheus.is_installed() and Alertmanager.is_installed()):
         pytest.skip("Prometheus or Alertmanager is not installed: `make set-up` installs both")
     pace = PACE_OF_ALL if request.config.getoption("--all-faults") else PACE
     with (

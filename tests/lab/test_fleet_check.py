@@ -14,7 +14,6 @@ import pytest
 
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import patience
-from labkit.monitoring import prometheus
 from labkit.monitoring.prometheus import Prometheus
 from tests.lab.conftest import a_lab, wait_until
 
@@ -25,7 +24,7 @@ ALL = "h[0-3]"
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Two T0s with two hosts each."""
-    if not prometheus.is_installed():
+    if not Prometheus.is_installed():
         pytest.skip("Prometheus is not installed: `make set-up` installs it")
     with a_lab("check", hosts=4, hosts_per_t0=2, planes=2, t1=2) as made:
         yield made

@@ -11,7 +11,6 @@ import pytest
 
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import patience
-from labkit.monitoring import prometheus
 from labkit.monitoring.prometheus import Prometheus
 from labkit.traffic.mesh import Mesh
 from tests.lab.conftest import a_lab, all_good, wait_until
@@ -24,7 +23,7 @@ NAMED_S, FORGOTTEN_S = patience(60.0), patience(90.0)
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Three T0s with two hosts each, under load: fewer could not tell links of a T1 apart."""
-    if not prometheus.is_installed():
+    if not Prometheus.is_installed():
         pytest.skip("Prometheus is not installed: `make set-up` installs it")
     with a_lab("links", hosts=6, hosts_per_t0=2, planes=2, t1=3) as made, Mesh(made, RATE):
         yield made

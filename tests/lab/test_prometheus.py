@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from labkit.cluster.api import Lab
-from labkit.monitoring import prometheus
-from labkit.monitoring.prometheus import Prometheus
-from labkit.monitoring.rules import RULES
+from labkit.monitoring.prometheus import RULES, Prometheus
 from tests.lab.conftest import a_lab, mrcctl, states, wait_until
 from tests.lab.flows import Flow
 
@@ -40,7 +38,7 @@ QUERIES = _queries()
 
 @pytest.fixture(scope="module")
 def fabric() -> Iterator[Lab]:
-    if not prometheus.is_installed():
+    if not Prometheus.is_installed():
         pytest.skip("Prometheus is not installed: `make set-up` installs it")
     with a_lab("prom", hosts=3, hosts_per_t0=1, planes=2, t1=4) as lab:
         yield lab

@@ -31,8 +31,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.config import cluster_file
-from mrcd.config.agreed import fingerprint
-from mrcd.config.cluster_file import Config, Encapsulation, Granularity
+from mrcd.config.cluster_file import Config, Encapsulation, Granularity, fingerprint
 from mrcd.daemon import write_tables
 from mrcd.fabric import links, topology, wire
 from mrcd.kernel import abi, enums, features, libbpf

@@ -11,8 +11,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from siphash24 import siphash24
 
-from mrcd.auth.keyring import Keyring
-from mrcd.auth.pair_keys import pair_key
+from mrcd.auth.keyring import Keyring, pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi
@@ -52,7 +51,7 @@ def authenticate(bench: Bench, mode: AuthMode = AuthMode.REQUIRED, *secrets: Sec
     keyring = Keyring(H0)
     keyring.use(mode, secrets or (OLD,))
     rows = np.array([p.host.id for p in bench.plan.peers])
-    keyring.follow(bench.tables.auths, bench.tables.peers, rows, anew=True)
+    keyring.update(bench.tables.auths, bench.tables.peers, rows, anew=True)
     bench.tables.auths["clock_ns"][H2] = CLOCK_AHEAD_NS
     bench.peer(H2)["generation"] = GENERATION
     bench.peer(H2)["heard_ns"] = now() + 60 * S  # so it stays heard a moment ago

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scapy.packet import Raw
 
-from mrcd.auth.keyring import Keyring
-from mrcd.auth.pair_keys import pair_key
+from mrcd.auth.keyring import Keyring, pair_key
 from mrcd.auth.secrets_file import Secret
-from mrcd.config.agreed import fingerprint
+from mrcd.config.cluster_file import fingerprint
 from mrcd.fabric import links
 from mrcd.kernel import libbpf
 from mrcd.kernel.enums import AuthMode, Drop
@@ -104,7 +103,7 @@ class Comparison:
         keyring = Keyring(H0)
         keyring.use(mode, (OLD, NEW))
         rows = np.array([p.host.id for p in self._bench.plan.peers])
-        keyring.follow(tables.auths, tables.peers, rows, anew=True)
+        keyring.update(tables.auths, tables.peers, rows, anew=True)
         for row, clock_ns in CLOCKS_NS.items():
             tables.auths["clock_ns"][row] = clock_ns
             tables.peers["generation"][row] = GENERATION

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import mrcd
 from mrcd.main import main
 from mrcd.main import mrcd as command
 from tests.cluster_files import dual, host
@@ -35,13 +34,6 @@ def spawn(*args: object) -> "subprocess.Popen[str]":
     """Runs the command as a process of its own, as a user or a script sees it."""
     command_line = [sys.executable, "-c", "from mrcd.main import main; main()", *map(str, args)]
     return subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def shell(*args: object) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr."""
-    child = spawn(*args)
-    out, err = child.communicate(timeout=30)
-    return child.returncode, out, err
 
 
 def plan(file: Path, *args: str) -> dict[str, Any]:
@@ -97,34 +89,13 @@ def test_the_plan_as_json(file: Path) -> None:
     }
 
 
-def test_srh_encapsulation_shows_all_segments(file: Path) -> None:
-    file.write_text(FABRIC + 'encapsulation = "srh"\n' + HOSTS)
-    document = plan(file)
-    assert document["overhead"] == 136
-    assert document["peers"][1]["paths"][0]["segments"] == [
-        "5f00:0:4000::", "5f00:0:8000::", "5f00:0:4001::", "5f00:0:c000::",
-    ]  # fmt: skip
-
-
-def test_a_host_alone_has_a_plan(file: Path) -> None:
-    file.write_text(host(0))
-    assert plan(file)["peers"] == []
-    assert run("--config", file, "--host", "h0", "--check").exit_code == 0
-
-
-def test_the_host_finds_itself_by_its_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_and_file_by_option_environment_or_hostname(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "h2")
-    result = run("--config", file, "--check", "--json")
-    assert json.loads(result.stdout)["host"] == "h2"
-
-
-def test_file_and_host_may_come_from_the_environment(file: Path) -> None:
-    result = CliRunner(env={"MRCD_CONFIG": str(file), "MRCD_HOST": "h1"}).invoke(command, ["--check", "--json"])
-    assert json.loads(result.stdout)["host"] == "h1"
-    result = CliRunner(env={"MRCD_HOST": "h1"}).invoke(
-        command, ["--check", "--json", "--config", str(file), "--host", "h2"]
-    )
-    assert json.loads(result.stdout)["host"] == "h2"
+    environment = {"MRCD_CONFIG": str(file), "MRCD_HOST": "h1"}
+    options = ["--config", str(file), "--host", "h0"]
+    for env, args, name in (({}, options[:2], "h2"), (environment, [], "h1"), (environment, options, "h0")):
+        result = CliRunner(env=env).invoke(command, ["--check", "--json", *args])
+        assert json.loads(result.stdout)["host"] == name
 
 
 def test_checking_changes_nothing(file: Path, tmp_path: Path) -> None:
@@ -138,17 +109,6 @@ def test_checking_changes_nothing(file: Path, tmp_path: Path) -> None:
 
 
 # ---- exit codes: 0 ok, 1 usage or configuration ----
-
-
-def test_a_process_prints_the_plan_or_one_message(file: Path) -> None:
-    args = ("--config", file, "--host", "h0", "--check")
-    code, out, err = shell(*args)
-    assert (code, "is valid" in out, err) == (0, True, "")
-    file.write_text("[cluster\n" + HOSTS)
-    code, out, err = shell(*args)
-    assert (code, out) == (1, "")
-    assert err.startswith(f"mrcd: {file}: ")
-    assert "Traceback" not in err
 
 
 PATH = '[[paths]]\nsource = "h0"\npeer = "h2"\nplane = 0\nsegments = ["5f00:0:1::"]\n'
@@ -189,15 +149,6 @@ def test_an_error_is_one_message_on_stderr(
     assert "Traceback" not in err
     for word in words:
         assert word.format(file=file) in err
-
-
-def test_help_and_version() -> None:
-    for flag in ("-h", "--help"):
-        result = run(flag)
-        assert result.exit_code == 0
-        for option in ("--config", "--host", "--run-dir", "--bpffs", "--check", "--json"):
-            assert option in result.stdout
-    assert run("--version").stdout == f"mrcd {mrcd.__version__}\n"
 
 
 def test_a_closed_pipe_causes_no_traceback(tmp_path: Path) -> None:

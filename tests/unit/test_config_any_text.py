@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from mrcd.config import cluster_file, toml_text
-from mrcd.config.auth import Auth
 from mrcd.config.cluster_file import Config
-from mrcd.config.fleet import Fleet
-from mrcd.config.switches import Switches
+from mrcd.config.sections import Auth, Fleet, Switches
 from mrcd.errors import ConfigError
 from mrcd.fabric import topology
 from tests.cluster_files import TWO, host, path
@@ -105,13 +103,13 @@ def check(text: str) -> None:
         topology.plan(config, config.hosts[0].name)
 
 
-@profile
+@settings(profile, max_examples=50)
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))
 def test_any_text(text: str) -> None:
     check(text)
 
 
-@settings(profile, max_examples=400)
+@settings(profile, max_examples=100)
 @given(
     st.sampled_from(VALID),
     st.lists(
@@ -127,14 +125,14 @@ def test_a_valid_file_with_changed_characters(text: str, changes: list[tuple[int
     check(text)
 
 
-@settings(profile, max_examples=600)
+@settings(profile, max_examples=60)
 @given(st.dictionaries(_keys, _values, max_size=3), st.booleans())
 def test_any_document(document: dict[str, Any], has_hosts: bool) -> None:
     lines = "".join(f"{_toml(key)} = {_toml(value)}\n" for key, value in document.items())
     check(lines + TWO * (has_hosts and "hosts" not in document))
 
 
-@settings(profile, max_examples=800)
+@settings(profile, max_examples=100)
 @given(st.data())
 def test_any_values_of_known_keys(data: st.DataObject) -> None:
     text = ""

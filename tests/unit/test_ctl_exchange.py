@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from mrcd.auth import secrets_file
-from mrcd.auth.keyring import Keyring
-from mrcd.auth.pair_keys import pair_key
+from mrcd.auth.keyring import Keyring, pair_key
 from mrcd.auth.tag import tag
 from mrcd.ctl.packets import probe_packet, raw_socket
 from mrcd.ctl.packets.exchange import Exchange, LocalHost, Nic, Route
@@ -121,7 +120,7 @@ def probed(
     auths = np.zeros(4, abi.AUTH)
     ring = Keyring(0)
     ring.use(mode, [SECRET])
-    ring.follow(auths, np.zeros(4, abi.PEER), np.array([1, 2]), anew=True)
+    ring.update(auths, np.zeros(4, abi.PEER), np.array([1, 2]), anew=True)
     monkeypatch.setattr("mrcd.auth.tag.libbpf.get", lambda path: 99)
     monkeypatch.setattr("mrcd.auth.tag.libbpf.map_info", lambda fd: (4, 128, 4))
     monkeypatch.setattr("mrcd.auth.tag.libbpf.lookup_elem", lambda fd, key, size: auths[key[0]].tobytes())

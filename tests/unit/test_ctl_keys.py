@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from mrcd.auth import secrets_file
-from mrcd.config.auth import Auth
+from mrcd.config.sections import Auth
 from mrcd.ctl.commands import keys as commands
 from mrcd.kernel import abi, enums
 from mrcd.view import keys

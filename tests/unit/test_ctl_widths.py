@@ -13,7 +13,7 @@ from click import testing
 from click.testing import Result
 
 from mrcd.ctl.packets.tally import Tally
-from mrcd.fleet_check.samples import HostSample, Samples
+from mrcd.fleet_check.findings import HostSample, Samples
 from tests.unit.canned_daemon import BAD_PATH, PATH, PEER, Daemon
 
 Mrcctl = Callable[..., Result]

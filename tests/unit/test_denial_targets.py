@@ -18,7 +18,6 @@ from mrcd.denials.record import Denial
 from mrcd.denials.targets import Standing, Target
 from mrcd.errors import KernelError, UsageError
 from mrcd.fabric import topology
-from tests.cluster_files import host
 from tests.unit.arrays import TEXT
 
 PLAN = topology.plan(cluster_file.parse(TEXT), "h0")  # h2 is under the same T0, h1 and h3 are under T0 1
@@ -58,11 +57,6 @@ def test_a_target_selects_its_evs(text: str, expected: dict[str, list[int]]) -> 
     again = target(str(target(text)))
     assert again == target(text)
     targets.check(PLAN, again)
-
-
-def test_a_target_covers_paths_of_a_later_configuration() -> None:
-    more = TEXT + host(9, t0=1)
-    assert evs("t1:1:2", topology.plan(cluster_file.parse(more), "h0"))["h9"] == [6]
 
 
 def test_listed_paths_go_by_the_switches_that_their_segments_name() -> None:
@@ -300,13 +294,6 @@ def test_an_invalid_file_is_reported_and_renamed(tmp_path: Path, content: bytes)
     assert record.read(path) is None
     record.write(path, [ONE])
     assert kept.read_bytes() == content
-
-
-def test_a_directory_instead_of_the_file_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / state_dir.DENIALS
-    path.mkdir()
-    with pytest.raises(record.Unreadable, match="Is a directory"):
-        record.read(path)
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,9 +19,8 @@ from mrcd.api.server import errors
 from mrcd.config import cluster_file
 from mrcd.ctl.client import Client, Json
 from mrcd.daemon import write_tables
-from mrcd.denials import record, targets
-from mrcd.denials.deny_and_allow import DenialControl
-from mrcd.denials.enforcement import Document
+from mrcd.denials import targets
+from mrcd.denials.deny_and_allow import DenialControl, Document
 from mrcd.denials.record import Denial
 from mrcd.denials.targets import Target
 from mrcd.errors import MachineError, UsageError
@@ -90,155 +90,129 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path / state_dir.DENIALS)
 
 
-# ---- deny and allow ----
+# ---- a host's own denials ----
+
+# Steps: what is done, with what, what the answer has, and the EVs to h1 that are denied after it. "again" is a restart,
+# "wall" sets the wall clock alone.
+Step = tuple[str, Any, dict[str, Any], set[int]]
+FOR_60 = {"for_s": 60}
+PLANE_1 = {4, 5, 6, 7}
+STORIES: dict[str, list[Step]] = {
+    "deny and allow": [
+        ("t1:1:2", {"reason": "fan", "uid": 1000}, {
+            "changed": 2, "refused": 0, "target": "t1:1:2", "saved": True,
+            "message": "t1:1:2 is denied: 2 EVs to 2 peers",
+        }, {6}),
+        ("brief", None, {"reason": "fan", "uid": 1000, "remaining_s": None, "action": "deny", "forced": False}, {6}),
+        ("allow", "t1:1:2", {"changed": 2, "ended": ["t1:1:2"], "refused": 0}, set()),
+    ],
+    "deny again changes what is new": [
+        ("plane:1", {"reason": "fan", "for_s": 1800}, {"changed": 4 + 1 + 4}, PLANE_1),
+        ("later", 120, {}, PLANE_1),
+        ("plane:1", {}, {"message": "plane:1 stays denied for another 28 min: 9 EVs to 3 peers"}, PLANE_1),
+        ("brief", None, {"remaining_s": 1680, "reason": "fan"}, PLANE_1),
+        ("plane:1", {"for_s": 120, "drain": True, "reason": "optics"}, {"changed": 0}, PLANE_1),
+        ("brief", None, {"remaining_s": 120, "reason": "optics", "action": "drain"}, PLANE_1),
+        ("plane:1", {"for_s": math.inf}, {"message": "plane:1 stays denied without an end: 9 EVs to 3 peers"}, PLANE_1),
+        ("later", 1e6, {}, PLANE_1),
+        ("brief", None, {"until": None}, PLANE_1),
+    ],
+    "allow of what is not denied": [
+        ("allow", "t1:1:2", {"changed": 0, "message": "t1:1:2 is not denied: nothing to allow"}, set()),
+        ("allow", "", {"message": "nothing is denied"}, set()),
+        ("plane:1", {}, {}, PLANE_1),
+        ("allow", "ev:h1:5", {
+            "changed": 0, "refused": 1, "denied_by": ["plane:1"],
+            "message": "no denial of this host has the target peer:h1 ev:5; other denials still cover 1 EV of peer:h1 "
+            "ev:5: `mrcctl allow plane:1`",
+        }, PLANE_1),
+    ],
+    "allow ends the denials within its target": [
+        ("t1:1:2", {}, {}, {6}), ("ev:h1:5", {}, {}, {5, 6}), ("t1:0:0", {}, {}, {0, 5, 6}),
+        ("allow", "plane:1", {"ended": ["t1:1:2", "peer:h1 ev:5"]}, {0}),
+        ("t1:0:1", {}, {}, {0, 1}), ("allow", "", {"ended": ["t1:0:0", "t1:0:1"]}, set()),
+    ],
+    "an EV under two denials waits for both": [
+        ("t1:1:2", {}, {}, {6}), ("ev:h1:6", {}, {"changed": 0}, {6}),
+        ("allow", "t1:1:2", {"changed": 1, "denied_by": ["peer:h1 ev:6"]}, {6}), ("allow", "ev:h1:6", {}, set()),
+    ],
+    "below the floor of a peer all is refused": [
+        ("peer:h1", {}, {
+            "changed": 0, "refused": 8,
+            "peers_below": [{"peer": "h1", "left_evs": 0, "evs": 8, "ev_min_active": 2}],
+            "message": "peer:h1 is not denied: too few usable EVs would be left, for h1 with 0 of 8 (ev_min_active 2)",
+        }, set()),
+        ("again", None, {}, set()), ("peer:h1", {"force": True}, {"changed": 8}, ALL),
+        ("brief", None, {"forced": True}, ALL),
+        ("again", None, {}, ALL),
+    ],
+    "no path uses it yet": [("t1:1:2 peer:h2", {}, {
+        "changed": 0, "refused": 0,
+        "message": "t1:1:2 peer:h2 is denied: no path of this host uses it now; later ones will be denied",
+    }, set())],
+    "it ends by itself": [
+        ("t1:1:2", FOR_60, {}, {6}), ("t1:1:3", {}, {}, {6, 7}), ("later", 59, {}, {6, 7}), ("later", 2, {}, {7}),
+        ("again", None, {}, {7}),
+    ],
+    "the wall clock does not change an end": [
+        ("t1:1:2", FOR_60, {}, {6}), ("wall", 86_400, {}, {6}), ("later", 20, {}, {6}), ("wall", -864_000, {}, {6}),
+        ("t1:1:2", {}, {}, {6}), ("brief", None, {"remaining_s": 40}, {6}), ("later", 39, {}, {6}),
+        ("later", 2, {}, set()),
+    ],
+    "a restart keeps it, and its end": [
+        ("t1:1:2", {"reason": "fan", "uid": 3, "for_s": 60}, {}, {6}), ("wall", 20, {}, {6}), ("again", None, {}, {6}),
+        ("brief", None, {"remaining_s": 40, "reason": "fan", "uid": 3}, {6}), ("later", 41, {}, set()),
+    ],
+    "it ends while no daemon runs": [("t1:1:2", FOR_60, {}, {6}), ("wall", 61, {}, {6}), ("again", None, {}, set())],
+}  # fmt: skip
+TOLD = {
+    "deny and allow": ["deny", "allow"],
+    "below the floor of a peer all is refused": ["deny", "restored", "below_floor"],
+    "it ends by itself": ["deny", "deny", "expired", "restored"],
+    "it ends while no daemon runs": ["deny", "expired"],
+}
 
 
-def test_deny_and_allow(host: Host) -> None:
-    answer = host.deny("t1:1:2", reason="fan tray", uid=1000)
-    assert (answer["changed"], answer["refused"], answer["target"], answer["saved"]) == (2, 0, "t1:1:2", True)
-    assert answer["message"] == "t1:1:2 is denied: 2 EVs to 2 peers"
+@pytest.mark.parametrize("name", STORIES)
+def test_denials_are_in_force_until_they_end(host: Host, name: str) -> None:
+    host.bench.arrays.peers["floor"] = 2 * (name in TOLD and "floor" in name)
+    for number, (what, how, expected, denied) in enumerate(STORIES[name]):
+        found: Any = {}
+        if what == "again":
+            host.clock = 7.0  # the machine was started anew, with new tables
+            host.bench.arrays.evs["state"][:] = EvState.GOOD
+            host.again()
+        elif what == "wall":
+            host.wall += how
+        elif what == "later":
+            host.later(how)
+        elif what == "brief":
+            (found,) = host.control.brief()
+        else:
+            found = host.allow(how) if what == "allow" else host.deny(what, **how)
+        assert {k: found.get(k) for k in expected} == expected, f"step {number}"
+        assert host.denied() == denied, f"step {number}"
+    assert host.told() == TOLD.get(name, host.told())
+
+
+def test_allowed_evs_are_probed_before_they_are_used(host: Host) -> None:
+    answer = host.deny("t1:1:2", reason="fan tray")
     assert {(p["peer"], p["ev"], p["t1"]) for p in answer["paths"]} == {("h1", 6, 2), ("h3", 6, 2)}
     assert (host.denied(1), host.denied(2), host.denied(3)) == ({6}, set(), {6})
-    (said,) = host.control.brief()
-    assert (said["reason"], said["uid"], said["remaining_s"], said["action"]) == ("fan tray", 1000, None, "deny")
-    told = [e for e in host.bench.said() if e["to"] == "DENIED"]
-    assert [e["evidence"] for e in told] == [{"target": "t1:1:2", "denial_reason": "fan tray"}] * 2
-    answer = host.allow("t1:1:2")
-    assert (answer["changed"], answer["ended"], answer["refused"]) == (2, ["t1:1:2"], 0)
-    assert host.bench.arrays.evs["state"][1, 6] == EvState.UNKNOWN  # probed before it is used
-    assert host.told() == ["deny", "allow"]
-    assert record.read(host.path) == []
+    told = [e["evidence"] for e in host.bench.said() if e["to"] == "DENIED"]
+    assert told == [{"target": "t1:1:2", "denial_reason": "fan tray"}] * 2
+    host.allow()
+    assert host.bench.arrays.evs["state"][1, 6] == EvState.UNKNOWN
 
 
-def test_deny_again_changes_nothing_but_what_is_new(host: Host) -> None:
-    host.deny("plane:1", reason="fan", for_s=1800)
-    host.later(120)
-    answer = host.deny("plane:1")
-    assert (answer["changed"], answer["refused"]) == (0, 0)
-    assert answer["message"].startswith("plane:1 stays denied for another 28 min: 9 EVs")
-    (said,) = host.control.brief()
-    assert (said["remaining_s"], said["reason"]) == (1680, "fan")
-    host.deny("plane:1", for_s=120, drain=True, reason="optics")
-    (said,) = host.control.brief()
-    assert (said["remaining_s"], said["reason"], said["action"]) == (120, "optics", "drain")
-    answer = host.deny("plane:1", for_s=targets.duration_s("always"))
-    assert answer["message"].startswith("plane:1 stays denied without an end: 9 EVs")
-    assert host.control.brief()[0]["until"] is None
-    host.later(1e6)
-    assert host.targets == ["plane:1"]
-
-
-def test_allow_of_what_is_not_denied_explains(host: Host) -> None:
-    answer = host.allow("t1:1:2")
-    assert (answer["changed"], answer["refused"]) == (0, 0)
-    assert answer["message"] == "t1:1:2 is not denied: nothing to allow"
-    assert host.allow()["message"] == "nothing is denied"
+def test_what_cannot_be_denied_or_allowed_is_a_usage_error(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no peer 'h9'"):
         host.allow("peer:h9")
-    host.deny("plane:1")
-    answer = host.allow("ev:h1:5")
-    assert (answer["changed"], answer["refused"], answer["denied_by"]) == (0, 1, ["plane:1"])
-    assert "other denials still cover 1 EV of peer:h1 ev:5: `mrcctl allow plane:1`" in answer["message"]
-    assert host.denied() == {4, 5, 6, 7}
-
-
-def test_allow_ends_the_denials_within_its_target(host: Host) -> None:
-    host.deny("t1:1:2")
-    host.deny("ev:h1:5")
-    host.deny("t1:0:0")
-    assert set(host.allow("plane:1")["ended"]) == {"t1:1:2", "peer:h1 ev:5"}
-    assert host.denied() == {0}
-    host.deny("t1:0:1")
-    assert len(host.allow()["ended"]) == 2
-    assert host.denied() == set()
-
-
-def test_an_ev_under_two_denials_waits_for_both(host: Host) -> None:
-    host.deny("t1:1:2")
-    host.deny("ev:h1:6")
-    answer = host.allow("t1:1:2")
-    assert (answer["changed"], answer["denied_by"]) == (1, ["peer:h1 ev:6"])
-    assert (host.denied(1), host.denied(3)) == ({6}, set())
-    host.allow("ev:h1:6")
-    assert host.denied(1) == set()
-
-
-def test_a_denial_below_the_floor_of_a_peer_is_refused_whole(host: Host) -> None:
-    host.bench.arrays.peers["floor"] = 2
-    answer = host.deny("peer:h1")
-    assert (answer["changed"], answer["refused"]) == (0, 8)
-    assert answer["peers_below"] == [{"peer": "h1", "left_evs": 0, "evs": 8, "ev_min_active": 2}]
-    assert "h1 with 0 of 8 (ev_min_active 2)" in answer["message"]
-    assert (host.denied(), host.targets, host.told()) == (set(), [], [])
-    assert record.read(host.path) in (None, [])
-    answer = host.deny("peer:h1", force=True)
-    assert (answer["changed"], host.denied()) == (8, ALL)
-    assert host.control.brief()[0]["forced"]
-
-
-def test_a_switch_without_paths_can_be_denied(host: Host) -> None:
-    answer = host.deny("t1:1:2 peer:h2")
-    assert (answer["changed"], answer["refused"]) == (0, 0)
-    assert "no path of this host uses it now" in answer["message"]
-    assert host.control.document()["denials"][0]["empty"]
-    host.allow("t1:1:2 peer:h2")
-
-
-def test_the_number_of_denials_is_limited(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host.control.table, "MOST", 2)
-    host.deny("t1:0:0")
-    host.deny("t1:0:1")
-    host.deny("t1:0:1", reason="the same")
+    for text in ("t1:0:0", "t1:0:1", "t1:0:1"):
+        host.deny(text)
     with pytest.raises(UsageError, match="2 denials"):
         host.deny("t1:0:2")
-
-
-def test_a_denial_that_the_kernel_refuses_is_reported_and_tried_again(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs, set_state = host.bench.programs, host.bench.programs.set_state
-
-    def refuse(row: int, *rest: Any) -> bool:
-        if row == 3:
-            raise MachineError("run a program: Cannot allocate memory (ENOMEM)")
-        return set_state(row, *rest)
-
-    monkeypatch.setattr(programs, "set_state", refuse)
-    with pytest.raises(MachineError, match=r"t1:1:2: kept, but not applied to the tables: .*ENOMEM.* each second"):
-        host.deny("t1:1:2")
-    assert host.control.document()["pending"]
-    assert (host.denied(1), host.denied(3), host.targets) == ({6}, set(), ["t1:1:2"])
-    monkeypatch.setattr(programs, "set_state", set_state)
-    host.later(1)
-    assert (host.denied(1), host.denied(3)) == ({6}, {6})
-    assert not host.control.document()["pending"]
-
-
-# ---- time ----
-
-
-def test_a_denial_ends_by_itself(host: Host) -> None:
-    host.deny("t1:1:2", for_s=60)
-    host.deny("t1:1:3")
-    host.later(59)
-    assert host.denied() == {6, 7}
-    host.later(2)
-    assert host.denied() == {7}
-    assert host.told() == ["deny", "deny", "expired"]
-    assert [str(d.target) for d in record.read(host.path) or []] == ["t1:1:3"]
-
-
-def test_a_changed_wall_clock_does_not_change_the_end_of_a_denial(host: Host) -> None:
-    host.deny("t1:1:2", for_s=60)
-    host.wall += 86_400
-    host.later(20)
-    host.wall -= 10 * 86_400
-    host.deny("t1:1:2")
-    assert host.control.brief()[0]["remaining_s"] == 40
-    host.later(39)
-    assert host.denied() == {6}
-    host.later(2)
-    assert host.denied() == set()
 
 
 def test_the_task_ends_a_denial(host: Host) -> None:
@@ -255,29 +229,6 @@ def test_the_task_ends_a_denial(host: Host) -> None:
     host.run(scenario())
 
 
-# ---- restarts ----
-
-
-def test_a_restart_keeps_a_denial(host: Host) -> None:
-    host.deny("t1:1:2", for_s=60, reason="fan", uid=3)
-    host.wall, host.clock = host.wall + 20, 7.0  # the host was started anew
-    host.bench.arrays.evs["state"][:] = EvState.GOOD  # with new tables
-    host.again()
-    assert (host.denied(1), host.denied(3)) == ({6}, {6})
-    (said,) = host.control.brief()
-    assert (said["remaining_s"], said["reason"], said["uid"]) == (40, "fan", 3)
-    host.later(41)
-    assert host.denied() == set()
-
-
-def test_denials_that_ended_while_the_daemon_was_down_are_lifted_at_the_start(host: Host) -> None:
-    host.deny("t1:1:2", for_s=60)
-    host.wall += 61
-    host.again()
-    assert (host.denied(), host.targets) == (set(), [])
-    assert host.told()[-1] == "expired"
-
-
 def test_new_paths_are_denied_too(host: Host) -> None:
     host.deny("t1:1:2")
     moved = TEXT.replace("id = 2\nt0 = 0\nport = 1", "id = 2\nt0 = 1\nport = 9")  # under the other T0
@@ -290,21 +241,14 @@ def test_new_paths_are_denied_too(host: Host) -> None:
     assert host.denied(2) == {6}
 
 
-def test_a_start_below_the_floor_warns_and_keeps_the_denial(host: Host, caplog: pytest.LogCaptureFixture) -> None:
-    host.deny("peer:h1", force=True)
-    host.again()
-    assert host.denied() == ALL
-    assert "denials leave h1 0 of 8 EVs, less than ev_min_active" in caplog.text
-    assert host.told()[-1] == "below_floor"
-
-
 def test_an_unreadable_file_is_renamed_and_allows_nothing(host: Host) -> None:
     host.deny("plane:1")
     host.deny("ev:h1:2")
     host.path.write_bytes(b"\0" * 100)
-    host.again()
-    assert host.denied(1) == {2, 4, 5, 6, 7}
-    assert set(host.targets) == {"plane:1", "peer:h1 ev:2"}
+    for _ in range(2):
+        host.again()
+        assert host.denied(1) == {2, 4, 5, 6, 7}
+        assert set(host.targets) == {"plane:1", "peer:h1 ev:2"}
     assert {d["reason"] for d in host.control.brief()} == {"found denied at the start, without a record"}
     assert "file_unreadable" in host.told()
     (kept,) = host.path.parent.glob("*.unreadable-*")
@@ -314,42 +258,17 @@ def test_an_unreadable_file_is_renamed_and_allows_nothing(host: Host) -> None:
     assert host.denied(1) == set()
 
 
-def test_an_ev_denied_before_the_first_file_stays_denied(host: Host) -> None:
-    host.bench.arrays.evs["state"][1, 3] = EvState.DENIED
-    host.again()
-    assert host.targets == ["peer:h1 ev:3"]
-    host.again()
-    assert host.targets == ["peer:h1 ev:3"]
-
-
-# ---- a disk that is full ----
-
-
-@pytest.fixture
-def full(host: Host, tmp_path: Path) -> Callable[[bool], None]:
+def test_a_denial_that_cannot_be_written_is_in_force_with_a_warning(host: Host, tmp_path: Path) -> None:
     """There is a file where the directory should be: the kernel refuses that to root too."""
     host.path = host.control.table.paths[False] = tmp_path / "state" / state_dir.DENIALS
-
-    def fill(yes: bool) -> None:
-        if yes:
-            (tmp_path / "state").touch()
-        else:
-            (tmp_path / "state").unlink()
-
-    return fill
-
-
-def test_a_denial_that_cannot_be_written_is_in_force_with_a_warning(host: Host, full: Callable[[bool], None]) -> None:
-    full(True)
+    (tmp_path / "state").touch()
     answer = host.deny("t1:1:2")
-    assert (answer["changed"], answer["saved"]) == (2, False)
+    assert (answer["changed"], answer["saved"], host.denied()) == (2, False, {6})
     assert "a restart would lose the denials" in answer["warning"]
     assert "(EEXIST)" in answer["warning"]
-    assert host.denied() == {6}
-    assert not host.control.document()["saved"]
     host.later(10)
     assert not host.control.document()["saved"]
-    full(False)
+    (tmp_path / "state").unlink()
     host.later(10)
     assert host.control.document()["saved"]
     assert len(json.loads(host.path.read_text())["denials"]) == 1
@@ -367,7 +286,7 @@ def test_nothing_is_empty_while_a_reload_selects_the_evs(host: Host, monkeypatch
             await selected.wait()
             return []
 
-        monkeypatch.setattr("mrcd.denials.enforcement.asyncio.to_thread", wait)
+        monkeypatch.setattr("mrcd.denials.deny_and_allow.asyncio.to_thread", wait)
         reload = asyncio.create_task(host.control.use_paths(host.bench.plan, host.tables, host.bench.monitor))
         await asyncio.sleep(0)
         found = host.control.document()["denials"]
@@ -494,14 +413,6 @@ def test_the_paths_to_this_host_are_those_of_others(host: Host) -> None:
     assert (host.denied(), traffic(host)["empty"]) == (set(), True)
 
 
-def test_the_traffic_of_fleet_wide_denials_is_reported(host: Host) -> None:
-    follow(host, "t1:1:2")
-    assert traffic(host)["evs"] == 2
-    assert set(traffic(host)) == {
-        *("target", "since", "evs", "in_flight_packets", "unreported_evs", "empty", "lost_packets"),
-    }
-
-
 def test_a_refused_denial_comes_into_force_when_it_can(host: Host) -> None:
     evs = host.bench.arrays.evs
     evs["state"][evs["configured"] != 0] = EvState.GOOD
@@ -519,32 +430,37 @@ def test_a_refused_denial_comes_into_force_when_it_can(host: Host) -> None:
 
 @pytest.fixture
 def refusing(host: Host, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Has the tables refuse every change, or take it again."""
+    """Has the tables refuse every change of a peer's EVs but h1's, or take them again."""
     set_state = host.bench.programs.set_state
 
-    def refuse(*_: Any) -> bool:
-        raise MachineError("run a program: Cannot allocate memory (ENOMEM)")
+    def refuse(row: int, *rest: Any) -> bool:
+        if row != 1:
+            raise MachineError("run a program: Cannot allocate memory (ENOMEM)")
+        return set_state(row, *rest)
 
     return lambda on: monkeypatch.setattr(host.bench.programs, "set_state", refuse if on else set_state)
 
 
-def test_a_denial_that_the_tables_refuse_is_pending_until_it_is_there(
-    host: Host, refusing: Callable[[bool], None]
+@pytest.mark.parametrize("is_fleet_wide", [False, True])
+def test_what_the_tables_refuse_is_pending_and_tried_again(
+    host: Host, refusing: Callable[[bool], None], is_fleet_wide: bool
 ) -> None:
-    refusing(True)
-    with pytest.raises(MachineError):
-        follow(host, "t1:1:2")
-    assert host.control.is_pending
-    refusing(False)
-    follow(host, "t1:1:2")
-    assert (host.denied(), traffic(host)["empty"], host.control.is_pending) == ({6}, True, False)
-    refusing(True)
-    with pytest.raises(MachineError):
-        follow(host)
-    assert host.control.is_pending
-    refusing(False)
-    host.later(1)
-    assert (host.denied(), host.control.is_pending, host.run(host.control.fleet_traffic())) == (set(), False, [])
+    words = "ENOMEM" if is_fleet_wide else r"kept, but not applied to the tables: .*ENOMEM.* each second"
+
+    def ask(text: str) -> Any:
+        if is_fleet_wide:
+            return follow(host, *text.split())
+        return host.deny(text) if text else host.allow()
+
+    for change, before, after in (("t1:1:2", set(), {6}), ("", {6}, set[int]())):
+        refusing(True)
+        with pytest.raises(MachineError, match=words):
+            ask(change)
+        assert host.control.document()["pending"]
+        assert (host.denied(1), host.denied(3)) == (after, before)
+        refusing(False)
+        host.later(1)
+        assert (host.denied(3), host.control.is_pending) == (after, False)
 
 
 @pytest.mark.parametrize("end", [follow, lambda host: host.later(61)], ids=["ended", "expired"])

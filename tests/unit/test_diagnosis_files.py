@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.config.agreed import AGREED, FABRIC, fingerprint
+from mrcd.config.cluster_file import AGREED, FABRIC, fingerprint
 from mrcd.health.diagnosis.causes import Confidence, Kind, Severity
 from tests.unit.test_diagnosis import Host, text
 from tests.unit.test_diagnosis_memory import causes, silent

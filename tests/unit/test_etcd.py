@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mrcd.config.fleet import Fleet
+from mrcd.config.sections import Fleet
 from mrcd.errors import ConfigError
 from mrcd.fleet.etcd import Change, Etcd, EtcdAway, EtcdError, Value
 from tests.etcd_server import MISSING, Server, free_port, make_certificates
@@ -181,16 +181,6 @@ def test_requests_side_by_side_each_ask_all_endpoints(plain: Server, monkeypatch
         assert all(using(Fleet(etcd=urls), work))
 
 
-def test_a_request_after_the_end_of_the_client_says_so(plain: Server) -> None:
-    async def work() -> None:
-        async with Etcd(Fleet(etcd=[plain.url])) as etcd:
-            pass
-        with pytest.raises(EtcdAway, match="this host is connecting anew"):
-            await etcd.read("/")
-
-    asyncio.run(work())
-
-
 # ---- TLS and users ----
 
 
@@ -225,19 +215,16 @@ def test_a_token_that_etcd_has_forgotten_is_renewed(guarded: Server, tmp_path: P
         ("host\n", ConfigError, "not one line NAME:PASSWORD"),
         ("", ConfigError, "not one line NAME:PASSWORD"),
         ("a:b\nc:d\n", ConfigError, "not one line NAME:PASSWORD"),
+        ("open:x\n", ConfigError, r"open to other users \(mode 0644\)"),
     ],
 )
 def test_a_wrong_user_file_is_explained(
     guarded: Server, tmp_path: Path, text: str, error: type[Exception], message: str
 ) -> None:
+    file = user_file(tmp_path, text, 0o644 if text.startswith("open") else 0o600)
     with pytest.raises(error, match=message) as caught:
-        using(fleet_of(guarded, user_file=user_file(tmp_path, text)), lambda etcd: etcd.read("/mrcd/want/"))
+        using(fleet_of(guarded, user_file=file), lambda etcd: etcd.read("/mrcd/want/"))
     assert "wrong" not in str(caught.value.args[0]).removeprefix(str(tmp_path))
-
-
-def test_a_user_file_that_others_may_read_is_refused(guarded: Server, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"open to other users \(mode 0644\)"):
-        using(fleet_of(guarded, user_file=user_file(tmp_path, "host:x\n", 0o644)), lambda etcd: etcd.read("/mrcd/"))
 
 
 def test_an_etcd_of_another_authority_is_not_trusted(guarded: Server, tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from mrcd.ctl.commands.fleet_check import check_lines
-from mrcd.fleet_check.findings import Limits
-from mrcd.fleet_check.samples import HostSample, Named, Samples
+from mrcd.fleet_check.findings import HostSample, Limits, Named, Samples
 from mrcd.fleet_check.verdict import Verdict, judge
 
 WANTED = [f"gpu{i}" for i in range(1, 9)]  # four under each of two T0s
@@ -279,11 +278,3 @@ def test_the_first_line_is_the_verdict() -> None:
     ]
     assert lines(verdict(samples(t1, down=["gpu3"])))[0] == "NOT READY: gpu3 down"
     assert lines(verdict(samples()), colour=True)[0] == "\033[32mREADY\033[0m: 8 hosts, last full sweep 0.4 s ago"
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_lines_fit_the_terminal(width: int) -> None:
-    found = verdict(samples(Named("t1", "t1:1:2", {1.0: 8}, ("gpu1",)), down=["gpu3"], without=["gpu5", "gpu7"]))
-    shown = lines(found, width)
-    assert max(map(len, shown)) <= width
-    assert " ".join(" ".join(shown).split()) == " ".join(" ".join(lines(found)).split())

@@ -148,12 +148,6 @@ def test_the_states_of_hosts() -> None:
     }
 
 
-def test_a_refusal_of_an_older_file_is_no_refusal_of_this_one() -> None:
-    old = said(5, "bad")
-    old["file"]["refused"]["generation"] = 6
-    assert document(h0=old)["hosts"][0]["state"] == "behind"
-
-
 def test_without_a_file_in_etcd_no_host_is_behind() -> None:
     found = {KEYS.host(h): Value(report_value(said(None)), 1) for h in HOSTS}
     doc = report.fleet(KEYS.wanted(found), KEYS.reports(found), HOSTS, NOW) | {"connected": "http://e:2379"}

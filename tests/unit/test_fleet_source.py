@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from mrcd.config.fleet import base_url
 from mrcd.denials import targets
 from mrcd.denials.record import Denial
 from mrcd.errors import ConfigError, MachineError, MrcdError
-from mrcd.fleet import start
+from mrcd.fleet import source as source_module
 from mrcd.fleet.etcd import EtcdAway, Snapshot, Value
 from mrcd.fleet.keys import FleetFile, Keys, Wanted, denial_value
 from mrcd.fleet.member import FleetMember
@@ -44,63 +43,58 @@ def names(source: FileSource) -> list[str]:
     return [h.name for h in source.load().config.hosts]
 
 
-def test_a_host_runs_its_own_file_until_etcd_has_one(path: Path) -> None:
-    source = source_of(path)
-    assert names(source) == ["h0", "h1"]
-    adopt(source)
-    assert not source.follow("1", None)
-    assert source.follow("1", FleetFile(5, NEW))
-    assert names(source) == ["h0", "h1", "h2"]
-    adopt(source)
-    assert not source.follow("1", FleetFile(5, NEW))
-    assert source.follow("1", FleetFile(6, NEW))
-    assert source.running_path == path.parent / FILE
+# Steps: etcd has a file of a generation (None: no key), and whether that is news; the file to run, with so many hosts,
+# is adopted; mrcd starts again; the host's own file is written.
+STORIES: dict[str, list[tuple[str, Any, Any]]] = {
+    "its own file until etcd has one": [
+        ("adopt", None, 2), ("note", None, False), ("note", (5, NEW), True), ("adopt", 5, 3),
+        ("note", (5, NEW), False), ("note", (6, NEW), True),
+    ],
+    "a restart and a deleted key keep the file from etcd": [
+        ("note", (5, NEW), True), ("adopt", 5, 3), ("again", None, None), ("adopt", 5, 3), ("note", None, False),
+        ("adopt", 5, 3),
+    ],
+    "a host that leaves the fleet forgets its file": [
+        ("note", (5, NEW), True), ("adopt", 5, 3), ("own", TWO, None), ("adopt", None, 2), ("again", None, None),
+        ("own", OWN, None), ("adopt", None, 2),
+    ],
+    "a refused file is tried again only if it changes, and is not kept": [
+        ("adopt", None, 2), ("note", (5, "bad ["), True), ("refuse", "generation 5 in etcd: not valid TOML", None),
+        ("note", (5, "bad ["), False), ("again", None, None), ("adopt", None, 2), ("note", (6, NEW), True),
+        ("adopt", 6, 3),
+    ],
+}  # fmt: skip
 
 
-def test_the_file_from_etcd_survives_a_restart_and_a_deleted_key(path: Path) -> None:
+@pytest.mark.parametrize("steps", STORIES.values(), ids=STORIES)
+def test_the_file_that_a_host_runs(path: Path, steps: list[tuple[str, Any, Any]]) -> None:
     source = source_of(path)
-    source.follow("12", FleetFile(5, NEW))
-    adopt(source)
-    again = source_of(path)
-    assert (again.cluster, again.wanted) == ("12", FleetFile(5, NEW))
-    assert names(again) == ["h0", "h1", "h2"]
-    adopt(again)
-    assert not again.follow("12", None)
-    assert names(again) == ["h0", "h1", "h2"]
+    for what, given, expected in steps:
+        if what == "note":
+            assert source.note("12", FleetFile(*given) if given else None) is expected
+        elif what == "adopt":
+            assert len(names(source)) == expected
+            adopt(source)
+            assert source.running
+            assert (source.running.file.generation if source.running.file else None) == given
+            assert source.running_path == (path.parent / FILE if given else path)
+            assert source.refusal is None
+        elif what == "refuse":
+            with pytest.raises(ConfigError, match=given):
+                source.load()
+            source.refused(source.wanted, "not valid")
+            assert source.refusal
+        elif what == "own":
+            path.write_text(given)
+        else:
+            source = source_of(path)
 
 
 def test_fleet_is_read_from_the_host_s_own_file_only(path: Path) -> None:
     source = source_of(path)
-    source.follow("1", FleetFile(5, '[fleet]\netcd = ["https://evil:1"]\n' + TWO))
-    assert source.load().config.fleet.etcd == ["https://e1:2379"]
-    source.follow("1", FleetFile(6, TWO))
-    assert source.load().config.fleet.etcd == ["https://e1:2379"]
-
-
-def test_a_host_that_leaves_the_fleet_forgets_its_file(path: Path) -> None:
-    source = source_of(path)
-    source.follow("1", FleetFile(5, NEW))
-    adopt(source)
-    path.write_text(TWO)
-    assert names(source) == ["h0", "h1"]
-    adopt(source)
-    assert not (path.parent / FILE).exists()
-    assert (source.cluster, source.wanted, source_of(path).wanted) == ("", None, None)
-
-
-def test_a_refused_file_is_tried_again_only_if_it_changes(path: Path) -> None:
-    source = source_of(path)
-    adopt(source)
-    source.follow("1", FleetFile(5, "bad ["))
-    with pytest.raises(ConfigError, match="generation 5 in etcd: not valid TOML"):
-        source.load()
-    source.refused(source.wanted, "not valid")
-    assert not source.follow("1", FleetFile(5, "bad ["))
-    assert source.refusal
-    assert source_of(path).wanted is None  # only what has run is kept
-    assert source.follow("1", FleetFile(6, NEW))
-    adopt(source)
-    assert source.refusal is None
+    for generation, text in enumerate(('[fleet]\netcd = ["https://evil:1"]\n' + TWO, TWO), 5):
+        source.note("1", FleetFile(generation, text))
+        assert source.load().config.fleet.etcd == ["https://e1:2379"]
 
 
 @pytest.mark.parametrize("text", ["", "[cluster]\n", "# mrcd wrote this: generation x in etcd cluster 1\n", b"\xff"])
@@ -112,7 +106,7 @@ def test_a_damaged_copy_is_ignored(path: Path, text: str | bytes, caplog: pytest
 
 def test_a_copy_that_cannot_be_written_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = FileSource(path, path / "no directory")
-    source.follow("1", FleetFile(5, NEW))
+    source.note("1", FleetFile(5, NEW))
     adopt(source)
     assert source.running
     assert source.running.file == FleetFile(5, NEW)
@@ -146,12 +140,12 @@ class StandIn:
 @pytest.fixture
 def etcd(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
     kind = type("OneEtcd", (StandIn,), {})
-    monkeypatch.setattr(start, "Etcd", kind)
+    monkeypatch.setattr(source_module, "Etcd", kind)
     return kind
 
 
 def started(path: Path) -> list[str]:
-    loaded = asyncio.run(start.first_file(source_of(path), "h0"))
+    loaded = asyncio.run(source_module.first_file(source_of(path), "h0"))
     return [h.name for h in loaded.config.hosts]
 
 
@@ -181,26 +175,7 @@ def test_a_copy_that_this_host_cannot_run_is_replaced_by_etcd_s(path: Path, etcd
     assert started(path) == ["h0", "h1", "h2"]
 
 
-def test_without_fleet_etcd_is_never_asked(path: Path, etcd: type[StandIn]) -> None:
-    path.write_text("[cluster]\nplanets = 4\n")
-    etcd.file = FleetFile(5, NEW)
-    with pytest.raises(ConfigError, match="planets"):
-        started(path)
-
-
 # ---- [fleet] ----
-
-
-@pytest.mark.parametrize(
-    ("url", "base"),
-    [
-        ("https://e1", "https://e1:2379"),
-        ("http://10.0.0.1:1/", "http://10.0.0.1:1"),
-        ("https://[fd00::1]", "https://[fd00::1]:2379"),
-    ],
-)
-def test_endpoints(url: str, base: str) -> None:
-    assert base_url(url) == base
 
 
 @pytest.mark.parametrize(
@@ -262,20 +237,41 @@ def wanted(file: FleetFile | None, *words: str) -> Wanted:
     return Wanted(file, keys.wanted(found).denials)
 
 
-def test_nothing_is_applied_before_etcd_was_read(path: Path) -> None:
+# Rows of: etcd's cluster and revision, its generation of the file and its denials; then those that are applied, or None
+# if nothing changes. None instead of a row: mrcd starts again.
+Row = tuple[str, int, int | None, list[str], list[str] | None]
+TAKEN: dict[str, list[Row | None]] = {
+    "what etcd wants": [("1", 9, 5, ["plane:0"], ["plane:0"]), ("1", 9, 5, [], [])],
+    "an empty etcd of another cluster changes nothing, until it has something": [
+        ("1", 9, None, ["plane:0"], ["plane:0"]), ("2", 9, None, [], None), None, ("2", 9, None, [], None),
+        ("2", 9, 3, [], []), ("3", 9, None, ["plane:1"], ["plane:1"]),
+    ],
+    "an etcd that was made anew with the same id counts from 1": [
+        ("1", 9, 5, ["plane:0"], ["plane:0"]), ("1", 3, None, [], None), ("1", 10, None, [], []), None,
+        ("1", 3, None, [], None),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", TAKEN.values(), ids=TAKEN)
+def test_what_a_member_takes_over(path: Path, caplog: pytest.LogCaptureFixture, rows: list[Row | None]) -> None:
     applied = Applied(path)
     asyncio.run(applied.member.apply())
-    assert applied.denied == []
-
-
-def test_what_etcd_wants_is_applied_and_kept(path: Path) -> None:
-    applied = Applied(path)
-    applied.take("1", wanted(FleetFile(5, NEW), "plane:0"))
-    assert applied.denied == [["plane:0"]]
-    assert applied.member.brief()["generation"] == 5
-    assert source_of(path).wanted == FleetFile(5, NEW)
-    applied.take("1", wanted(FleetFile(5, NEW)))
-    assert applied.denied[-1] == []
+    assert applied.denied == []  # before etcd was read
+    for row in rows:
+        if row is None:
+            applied = Applied(path)
+            continue
+        cluster, revision, generation, words, expected = row
+        before = applied.denied[-1:]
+        applied.take(cluster, wanted(FleetFile(generation, NEW) if generation else None, *words), revision)
+        assert applied.denied[-1:] == (before if expected is None else [expected])
+        if generation:
+            assert applied.member.brief()["generation"] == generation
+            kept = source_of(path).wanted
+            assert kept
+            assert kept.generation == generation
+    assert ("an empty cluster" in caplog.text) == any(row and row[4] is None for row in rows)
 
 
 def test_a_refused_file_does_not_hold_up_denials(path: Path) -> None:
@@ -283,36 +279,8 @@ def test_a_refused_file_does_not_hold_up_denials(path: Path) -> None:
     applied.refuses = True
     applied.take("1", wanted(FleetFile(5, NEW), "plane:0"))
     assert applied.denied == [["plane:0"]]
-    assert applied.member.brief()["refused"] == {"generation": 5, "why": "the kernel refused"}
-    assert applied.member.brief()["generation"] is None
-
-
-def test_an_empty_etcd_of_another_cluster_changes_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    applied = Applied(path)
-    applied.take("1", wanted(None, "plane:0"))
-    applied.take("2", wanted(None))
-    assert "an empty cluster (2, revision 9) after 1, revision 9: nothing changes" in caplog.text
-    assert applied.denied[-1] == ["plane:0"]
-    again = Applied(path)  # the id is on disk, though no file ever was in etcd
-    again.take("2", wanted(None))
-    assert again.denied == []
-    again.take("2", wanted(FleetFile(3, NEW)))  # somebody has put a file: this is the fleet's etcd now
-    assert again.denied == [[]]
-    assert again.source.cluster == "2"
-    again.take("3", wanted(None, "plane:1"))  # restored from a snapshot, without the file
-    assert again.denied[-1] == ["plane:1"]
-
-
-def test_an_etcd_that_was_made_anew_with_the_same_id_changes_nothing(path: Path) -> None:
-    applied = Applied(path)
-    applied.take("1", wanted(FleetFile(5, NEW), "plane:0"), 9)
-    applied.take("1", wanted(None), 3)
-    assert applied.denied[-1] == ["plane:0"]
-    applied.take("1", wanted(None), 10)  # somebody has deleted both
-    assert applied.denied[-1] == []
-    again = Applied(path)  # the file's generation is on disk
-    again.take("1", wanted(None), 3)
-    assert again.denied == []
+    brief = applied.member.brief()
+    assert (brief["refused"], brief["generation"]) == ({"generation": 5, "why": "the kernel refused"}, None)
 
 
 def test_a_file_that_comes_while_another_is_refused_is_tried(path: Path) -> None:

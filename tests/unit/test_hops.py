@@ -8,8 +8,8 @@ import pytest
 from mrcd.config import cluster_file
 from mrcd.ctl.commands.paths import hop
 from mrcd.fabric import topology
-from mrcd.fabric.hops import hops
-from tests.cluster_files import host, path
+from mrcd.fabric.srv6 import hops
+from tests.cluster_files import host
 
 BLOCK = IPv6Network("5f00::/32")
 FAR = host(0, t0=1, port=3) + host(1, t0=4, port=9)
@@ -60,11 +60,3 @@ def test_an_ecmp_path_is_only_an_address() -> None:
     (only,) = hops(peer.evs[0].segments, BLOCK)
     assert (only.kind, only.usid, only.plane) == ("address", None, None)
     assert hop(only.document(), 0) == f"any way to {peer.addresses[0]}"
-
-
-def test_listed_paths_are_read_by_the_same_numbering() -> None:
-    listed = FAR + path(plane=1, segments='["5f00:0:4800:8801::", "5f00:0:4801:c400::"]')
-    ((ev,),) = (p.evs for p in cluster("usid", listed).peers)
-    assert [(h.segment, hop(h.document(), 1)) for h in hops(ev.segments, BLOCK)] == [
-        (0, "T0 0"), (0, "T1 1"), (1, "T0 1"), (1, "host port 0"),
-    ]  # fmt: skip

@@ -1,30 +1,29 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests which secret is used for which peer, while secrets and modes change in any order, and tags by these keys."""
+"""Tests which secret, of the cluster or a pair, is used for which peer while they change; and tags by these keys."""
 
-import errno
 import hashlib
 import hmac
 import itertools
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from numpy.typing import NDArray
 
 from mrcd.auth import secrets_file
-from mrcd.auth.keyring import RETIREMENT_S, Keyring, cut_off
-from mrcd.auth.pair_keys import as_words, pair_key
+from mrcd.auth.keyring import RETIREMENT_S, Keyring, as_words, cut_off, pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.auth.tag import Signer, tag
-from mrcd.errors import KernelError, MachineError
 from mrcd.kernel import abi
 from mrcd.kernel.enums import AuthMode
 
 A, B, C, D = (secrets_file.new(n) for n in (1, 2, 3, 4))
 ROWS = np.array([1, 2])
+CLUSTER = secrets_file.new(1)
+S1, S2, T1, T2 = (secrets_file.new(1).secret for _ in range(4))
+BOTH = Secret(1, b"", {1: S1, 2: S2})
+FIRST = Secret(1, b"", {1: S1})  # of peer 1 only
+NEWER = Secret(2, b"", {1: T1, 2: T2})
 
 
 class Host:
@@ -42,7 +41,7 @@ class Host:
     def follow(self, *, anew: bool = False) -> None:
         """Follows as the daemon does: only if there is news."""
         if anew or self.ring.has_news(self.peers):
-            self.ring.follow(self.auths, self.peers, ROWS, anew=anew)
+            self.ring.update(self.auths, self.peers, ROWS, anew=anew)
 
     def tell(self, row: int, *ids: int) -> None:
         """The peer of this row says which secrets it accepts."""
@@ -68,19 +67,6 @@ def test_a_pairs_key_is_that_of_rfc_5869() -> None:
     context = b"mrcd packets 1" + bytes([1, 2, 3, 4]) + b"\x01"
     wanted = hmac.digest(A.secret, context, hashlib.sha256)[:16]
     assert pair_key(A.secret, 0x0102, 0x0304) == wanted
-
-
-def test_the_library_makes_the_known_answer_of_rfc_5869() -> None:
-    """Appendix A.1, the step that pair_key() uses."""
-    prk = bytes.fromhex("077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5")
-    okm = "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
-    assert HKDFExpand(SHA256(), 42, bytes(range(0xF0, 0xFA))).derive(prk).hex() == okm
-
-
-def test_keys_differ_by_pair_direction_and_secret() -> None:
-    pairs = list(itertools.permutations(range(4), 2))
-    keys = {pair_key(s.secret, *pair) for s in (A, B) for pair in pairs}
-    assert len(keys) == 2 * len(pairs)
 
 
 def test_the_tag_is_that_of_the_papers_reference_code() -> None:
@@ -247,45 +233,48 @@ def peers_with(*accepted: list[int], status: int = 0) -> NDArray[np.void]:
     return records
 
 
+@pytest.mark.parametrize("mode", [AuthMode.PERMISSIVE, AuthMode.REQUIRED])
 @pytest.mark.parametrize(
     ("held", "secrets", "accepted", "is_cut_off"),
     [
-        ((A,), (A, B), [1, 0], False),  # a new secret beside the old one
-        ((A, B), (B,), [1, 2], False),  # the peer has both
-        ((A, B), (B, C), [2, 0], False),
-        ((A,), (B,), [1, 2], False),
-        ((A,), (B,), [1, 0], True),
-        ((A, B), (B,), [1, 0], True),
-        ((A, B), (C,), [1, 2], True),
-        ((A,), (OTHER_A,), [1, 0], True),  # another secret with the same id
-        ((A,), (OTHER_A, C), [1, 3], False),
-        ((), (B,), [1, 0], True),  # authentication is turned on
-        ((), (A,), [1, 0], False),
-        ((), (A,), [0, 0], False),  # the peer does not authenticate yet
-        ((A,), (B,), [0, 0], False),
+        ((A,), (A, B), [1, 0], [False, False]),  # a new secret beside the old one
+        ((A, B), (B,), [1, 2], [False, False]),  # the peer has both
+        ((A, B), (B, C), [2, 0], [False, False]),
+        ((A,), (B,), [1, 2], [False, False]),
+        ((A,), (B,), [1, 0], [True, True]),
+        ((A, B), (B,), [1, 0], [True, True]),
+        ((A, B), (C,), [1, 2], [True, True]),
+        ((A,), (OTHER_A,), [1, 0], [True, True]),  # another secret with the same id
+        ((A,), (OTHER_A, C), [1, 3], [False, False]),
+        ((), (B,), [1, 0], [True, True]),  # authentication is turned on
+        ((), (A,), [1, 0], [False, False]),
+        ((BOTH,), (BOTH,), [1, 0], [False, False]),  # secrets of pairs
+        ((BOTH,), (BOTH, NEWER), [1, 0], [False, False]),
+        ((BOTH,), (FIRST,), [1, 0], [False, True]),  # the second peer has no secret any more
+        ((FIRST,), (BOTH,), [1, 0], [False, False]),  # it gets one, which it has
+        ((CLUSTER,), (CLUSTER, NEWER), [1, 0], [False, False]),
+        ((CLUSTER,), (NEWER,), [1, 0], [True, True]),
+        ((CLUSTER,), (BOTH,), [1, 0], [True, True]),  # other secrets under the same id
+        ((CLUSTER,), (Secret(1, CLUSTER.secret, {2: S2}),), [1, 0], [False, True]),
+        ((BOTH,), (Secret(1, b"", {1: T1, 2: S2}),), [1, 0], [True, False]),
+        ((), (FIRST,), [1, 0], [False, True]),
     ],
 )
 def test_a_peer_without_a_common_secret_is_cut_off(
-    held: tuple[Secret, ...], secrets: tuple[Secret, ...], accepted: list[int], is_cut_off: bool
+    mode: AuthMode, held: tuple[Secret, ...], secrets: tuple[Secret, ...], accepted: list[int], is_cut_off: list[bool]
 ) -> None:
-    found = cut_off(AuthMode.PERMISSIVE, held, secrets, peers_with(accepted, [1, 3]), ROWS)
-    assert found.tolist()[0] is is_cut_off
-    if any(accepted):
-        assert cut_off(AuthMode.REQUIRED, held, secrets, peers_with(accepted), ROWS[:1]).tolist() == [is_cut_off]
+    assert cut_off(mode, held, secrets, peers_with(accepted, accepted), ROWS).tolist() == is_cut_off
 
 
 def test_a_peer_without_tags_is_cut_off_if_they_are_required() -> None:
-    assert cut_off(AuthMode.REQUIRED, (A,), (A,), peers_with([0], [1]), ROWS).tolist() == [True, False]
+    for mode, is_cut_off in ((AuthMode.REQUIRED, True), (AuthMode.PERMISSIVE, False)):
+        assert cut_off(mode, (A,), (A,), peers_with([0], [1]), ROWS).tolist() == [is_cut_off, False]
 
 
 @pytest.mark.parametrize("status", [0, abi.STATUS_TAGS_ONLY])
 def test_a_peer_that_wants_tags_is_cut_off_if_they_are_turned_off(status: int) -> None:
     found = cut_off(AuthMode.OFF, (A,), (), peers_with([1], [0], status=status | abi.STATUS_DETACHED), ROWS)
     assert found.tolist() == [bool(status)] * 2
-
-
-def test_nobody_is_cut_off_from_a_host_without_peers() -> None:
-    assert cut_off(AuthMode.REQUIRED, (A,), (B,), peers_with(), ROWS[:0]).tolist() == []
 
 
 def test_a_peer_to_be_has_the_keys_before_it_is_one() -> None:
@@ -319,10 +308,10 @@ def test_peers_are_told_when_other_keys_are_accepted(clock: list[float]) -> None
     changes = []
     for secrets in ((A,), (A,), (A, B), (B,)):
         host.ring.use(AuthMode.REQUIRED, secrets)
-        changes.append(host.ring.follow(host.auths, host.peers, ROWS, anew=False))
+        changes.append(host.ring.update(host.auths, host.peers, ROWS, anew=False))
     assert changes == [True, False, True, False]
     clock[0] += 1
-    assert host.ring.follow(host.auths, host.peers, ROWS, anew=False)
+    assert host.ring.update(host.auths, host.peers, ROWS, anew=False)
 
 
 # ---- mrcctl reads the keys in the table ----
@@ -377,21 +366,146 @@ def test_the_signer_believes_untagged_packets_by_the_mode(signed: tuple[Host, Si
     assert signer.is_believed(1, 1, MESSAGE, bytes(8)) is (mode is AuthMode.OFF)
 
 
-def test_the_signer_refuses_tables_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, writer = os.pipe()
-    os.close(writer)
-    monkeypatch.setattr("mrcd.auth.tag.libbpf.get", lambda path: reader)
-    monkeypatch.setattr("mrcd.auth.tag.libbpf.map_info", lambda fd: (4, 96, 4))
-    with pytest.raises(MachineError, match="has entries of 96 bytes, this version knows 128"):
-        Signer(Path("pins"))
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(reader)
+# ---- secrets of pairs ----
 
 
-def test_the_signer_without_tables_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def get(path: Path) -> int:
-        raise KernelError(f"open the pin {path}", errno.ENOENT)
+def keys_of(host: Host, row: int, key_id: int) -> tuple[bytes, bytes]:
+    """Returns the keys of a peer to and from it under an id."""
+    auth = host.auths[row]
+    slot = auth["rx_id"].tolist().index(key_id)
+    assert auth["tx_id"][slot] == key_id
+    return auth["tx_key"][slot].tobytes(), auth["rx_key"][slot].tobytes()
 
-    monkeypatch.setattr("mrcd.auth.tag.libbpf.get", get)
-    with pytest.raises(MachineError, match="no table is pinned at pins/mrc_auths"):
-        Signer(Path("pins"))
+
+def derived(secret: bytes, row: int) -> tuple[bytes, bytes]:
+    """Returns the keys that host 0 and a peer derive from a secret."""
+    return as_words(pair_key(secret, 0, row)).tobytes(), as_words(pair_key(secret, row, 0)).tobytes()
+
+
+OLD_OF_2, NEW_OF_2 = Secret(1, b"", {2: S2}), Secret(2, b"", {2: T2})
+
+
+@pytest.mark.parametrize(
+    ("secrets", "told", "sends_with", "accepted"),
+    [
+        ((BOTH,), (), (1, 1), ({1}, {1})),
+        ((Secret(1, CLUSTER.secret, {2: S2}),), (), (1, 1), ({1}, {1})),  # instead of the cluster's
+        ((BOTH, NEW_OF_2), (1, 2), (1, 1), ({1}, {1, 2})),  # without the newer secret
+        ((OLD_OF_2, NEWER), (), (2, 1), ({2}, {1, 2})),  # the oldest that it has, while it has told nothing
+    ],
+)
+def test_each_pair_derives_its_keys_from_its_secret(
+    secrets: tuple[Secret, ...], told: tuple[int, ...], sends_with: tuple[int, int], accepted: tuple[set[int], set[int]]
+) -> None:
+    host = Host()
+    host.tell(1, *told)
+    host.use(AuthMode.REQUIRED, *secrets)
+    assert (host.sends_with(1), host.sends_with(2)) == sends_with
+    assert (host.accepted(1), host.accepted(2)) == accepted
+    for secret in secrets:
+        for row in (1, 2):
+            if secret.of(row):
+                assert keys_of(host, row, secret.key_id) == derived(secret.of(row), row)
+    assert (host.ring.ids, host.ring.settled) == ([s.key_id for s in secrets], True)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_peer_that_the_file_does_not_name_has_no_key(anew: bool) -> None:
+    host = Host()
+    host.tell(2, 1)
+    host.use(AuthMode.REQUIRED, FIRST, anew=anew)
+    assert (host.accepted(1), host.accepted(2), host.sends_with(1), host.sends_with(2)) == ({1}, set(), 1, 0)
+    assert not host.auths[2]["tx_key"].any()
+    assert not host.auths[2]["rx_key"].any()
+    assert host.auths["mode"][2] == AuthMode.REQUIRED
+
+
+def test_each_peer_gets_the_newest_secret_that_both_have(clock: list[float]) -> None:
+    """From the secret of the cluster to those of pairs, one peer after the other."""
+    host = Host()
+    host.use(AuthMode.REQUIRED, CLUSTER)
+    host.tell(1, 1)
+    host.tell(2, 1)
+    host.use(AuthMode.REQUIRED, CLUSTER, NEWER)
+    assert (host.sends_with(1), host.sends_with(2)) == (1, 1)
+    host.tell(2, 1, 2)
+    host.follow()
+    assert (host.sends_with(1), host.sends_with(2)) == (1, 2)
+    host.tell(1, 2)
+    host.use(AuthMode.REQUIRED, NEWER)
+    clock[0] += 1
+    host.follow()
+    assert (host.sends_with(1), host.sends_with(2), host.accepted(1), host.accepted(2)) == (2, 2, {2}, {2})
+
+
+@pytest.mark.parametrize("held", [(BOTH,), (BOTH, NEWER)])
+def test_a_pair_is_added_and_the_others_send_on(clock: list[float], held: tuple[Secret, ...]) -> None:
+    """Even if no slot is free for 0.6 s, or for twice as long."""
+    host = Host()
+    before = tuple(Secret(s.key_id, b"", {2: s.of(2)}) for s in held)
+    newest = held[-1].key_id
+    host.tell(2, newest)
+    host.use(AuthMode.REQUIRED, *before)
+    host.ring.use(AuthMode.REQUIRED, held)
+    for _ in range(5):
+        host.follow()
+        assert host.sends_with(2) == newest
+        assert keys_of(host, 2, newest) == derived(held[-1].of(2), 2)
+        clock[0] += 0.5
+    assert host.ring.settled
+    assert [keys_of(host, 1, s.key_id) for s in held] == [derived(s.of(1), 1) for s in held]
+
+
+def test_a_changed_secret_of_a_pair_is_another_secret(clock: list[float]) -> None:
+    """As of the cluster: the former one is accepted until its packets have arrived."""
+    host = Host()
+    host.use(AuthMode.REQUIRED, BOTH)
+    other = Secret(1, b"", {1: T1, 2: S2})
+    host.use(AuthMode.REQUIRED, other)
+    assert (host.ring.settled, host.auths["rx_id"][1, :2].tolist()) == (False, [1, 1])
+    clock[0] += 1
+    host.follow()
+    assert host.ring.settled
+    assert [keys_of(host, row, 1) for row in (1, 2)] == [derived(T1, 1), derived(S2, 2)]
+
+
+# ---- restarts ----
+
+
+def test_a_restart_does_not_move_the_keys_of_pairs() -> None:
+    host, secrets = Host(), (BOTH, Secret(2, b"", {2: T2}))  # peer 1 has no key in slot 1
+    host.use(AuthMode.REQUIRED, *secrets)
+    before = host.auths.copy()
+    restarted(host, AuthMode.REQUIRED, *secrets)
+    assert (host.auths == before).all()
+    assert host.ring.settled
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [Secret(1, b"", {1: T1, 2: S2}), Secret(1, b"", {2: S2}), Secret(1, CLUSTER.secret, {2: S2})],
+    ids=["changed", "removed", "of the cluster"],
+)
+def test_a_restart_recognises_keys_by_any_pair(changed: Secret) -> None:
+    """The first peer's secret has changed while no daemon ran; the second peer's is the same, and stays in its slot."""
+    host = Host()
+    host.use(AuthMode.REQUIRED, BOTH)
+    before = host.auths[2].copy()
+    restarted(host, AuthMode.REQUIRED, changed)
+    assert host.ring.settled
+    assert host.auths[2] == before
+    if changed.of(1):
+        assert keys_of(host, 1, 1) == derived(changed.of(1), 1)
+    else:
+        assert (host.accepted(1), host.sends_with(1)) == (set(), 0)
+
+
+def test_a_restart_replaces_secrets_of_which_none_has_stayed(clock: list[float]) -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, BOTH)
+    restarted(host, AuthMode.REQUIRED, Secret(1, b"", {1: T1, 2: T2}))
+    assert not host.ring.settled
+    clock[0] += 1
+    host.follow()
+    assert [keys_of(host, row, 1) for row in (1, 2)] == [derived(T1, 1), derived(T2, 2)]
+    assert (host.auths["tx_id"][1, : abi.KEY_IDS] != 0).sum() == 1

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests that faults drawn in simulated fabrics are named, and nothing else; and the likelihood by itself."""
+"""Tests `mrcctl fleet links`: simulated faults are named and nothing else; the likelihood; what is read, and when."""
 
+import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
-from labkit.bench.localise import part, traffic
+from labkit.bench.localise import traffic
 from labkit.bench.localise.simulate import Fault, Simulation, directions
 from labkit.bench.localise.traffic import Fabric
-from labkit.bench.localise.voting import vote
-from mrcd.fleet_links.counts import Fleet, HostSums, Sums
-from mrcd.fleet_links.elements import Direction, Element, Kind
+from mrcd.fleet_links.counts import Direction, Element, Fleet, HostSums, Kind, Sums
+from mrcd.fleet_links.document import HISTORY_S, _History
 from mrcd.fleet_links.likelihood import NOTHING, Cells, Fit, Views, fit
+from mrcd.fleet_links.read import HOST, Names, Reader
 from mrcd.fleet_links.search import Found, Result, better, localise
+from mrcd.prometheus import Prometheus, Sample, Series
 
-FABRIC = Fabric(planes=4, t0s=8, t1s=8, hosts_per_t0=32, slots=8)
+FABRIC = Fabric(planes=2, t0s=4, t1s=4, hosts_per_t0=8, slots=4)
 UP, DOWN, BOTH = Direction.UP, Direction.DOWN, Direction.BOTH
-LINK, NIC = Element(Kind.LINK, BOTH, 1, 2, 5), Element(Kind.NIC, BOTH, 3, host=77)
-T1, T0 = Element(Kind.T1, BOTH, 2, t1=6), Element(Kind.T0, BOTH, 0, 4)
+LINK, NIC = Element(Kind.LINK, BOTH, 1, 2, 3), Element(Kind.NIC, BOTH, 0, host=21)
+T1, T0 = Element(Kind.T1, BOTH, 1, t1=2), Element(Kind.T0, BOTH, 0, 3)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +56,9 @@ def test_one_fault_is_named_with_its_direction(simulation: Simulation, element: 
 
 @pytest.mark.parametrize("ratio", [0.005, 1.0])
 def test_faults_in_several_planes_and_in_one(simulation: Simulation, ratio: float) -> None:
-    everywhere = (LINK, NIC, T1, T0)
+    everywhere = (LINK, T0)
     assert named(simulation, *(Fault(e, ratio) for e in everywhere)) == truth(*everywhere)
-    in_one = (Element(Kind.LINK, DOWN, 1, 2, 5), Element(Kind.NIC, DOWN, 1, host=200), Element(Kind.T0, BOTH, 1, 7))
+    in_one = (Element(Kind.LINK, DOWN, 1, 2, 3), Element(Kind.NIC, DOWN, 1, host=3), Element(Kind.T0, BOTH, 1, 1))
     assert named(simulation, *(Fault(e, ratio) for e in in_one)) == truth(*in_one)
 
 
@@ -65,7 +69,7 @@ def test_without_a_fault_nothing_is_named(simulation: Simulation) -> None:
 def test_loss_on_all_planes_is_no_fault_of_the_fabric(simulation: Simulation) -> None:
     """A receiver that is too busy drops packets of all planes alike."""
     fleet = simulation.observe(simulation.losses([]))
-    busy, t0 = 100, 100 // FABRIC.hosts_per_t0
+    busy, t0 = 20, 20 // FABRIC.hosts_per_t0
     pairs = np.flatnonzero(fleet.peer_host == busy)
     lost = fleet.peer.sent[pairs] * 1e-4
     fleet.peer.lost[pairs] += lost
@@ -81,7 +85,7 @@ def test_loss_on_all_planes_is_no_fault_of_the_fabric(simulation: Simulation) ->
 def test_the_ratio_the_lost_packets_and_the_confidence(simulation: Simulation) -> None:
     (found,) = localise(simulation.observe(simulation.losses([Fault(replace(LINK, direction=UP), 0.001)])))
     assert 0.0009 < found.ratio < 0.0011
-    sent = simulation.observe(simulation.losses([])).uplink.sent[1, 2, 5]
+    sent = simulation.observe(simulation.losses([])).uplink.sent[1, 2, 3]
     assert 0.0009 * sent < found.lost < 0.0011 * sent
     assert (found.confidence, found.alternatives) == (1.0, ())
 
@@ -187,27 +191,75 @@ def test_more_elements_must_explain_much_more() -> None:
     assert better(one, both) is both  # one cable
 
 
-def test_voting_names_links(simulation: Simulation) -> None:
-    losses = simulation.losses([Fault(replace(LINK, direction=UP), 0.05)])
-    assert replace(LINK, direction=UP) in vote(simulation, losses, simulation.noise(), 0.01)
-    assert part.is_of(Element(Kind.LINK, UP, 2, 3, 6), T1)
-    assert part.is_of(Element(Kind.LINK, UP, 0, 4, 1), replace(T0, direction=UP))
-    assert not part.is_of(Element(Kind.LINK, DOWN, 0, 4, 1), replace(T0, direction=UP))
+# ---- what is read ----
+
+MOST_STEPS = 11_000  # of Prometheus' API, in one answer
 
 
-def test_lost_packets_are_the_same_in_all_sums(simulation: Simulation) -> None:
-    losses = simulation.losses([Fault(T0, 0.05), Fault(LINK, 1.0)])
-    quiet, fleet = simulation.observe(simulation.losses([])), simulation.observe(losses)
-    faults = losses.lost.sum()
-    for sums, before in ((fleet.peer_t0, quiet.peer_t0), (fleet.peer, quiet.peer), (fleet.host, quiet.host)):
-        assert sums.lost.sum() - before.lost.sum() == pytest.approx(faults, rel=0.05)
-    far = losses.lost[losses.t1 >= 0].sum()
-    assert fleet.uplink.lost.sum() - quiet.uplink.lost.sum() == pytest.approx(far, rel=0.05)
+class Answers:
+    """Answers the queries of a Reader: 1,000 packets in each series, of which all arrive."""
+
+    def __init__(self, hosts: list[dict[str, str]], series: dict[str, list[dict[str, str]]]) -> None:
+        self._hosts, self._series = hosts, series
+
+    def query(self, expression: str, at: float | None = None) -> list[Sample]:
+        """Returns the sums of some series by some labels."""
+        if expression == HOST:
+            return [(host, 1.0) for host in self._hosts]
+        found = re.match(r"sum by \(([^)]*)\) \(increase\((\w+)_[tr]x_packets_total", expression)
+        assert found
+        names = found[1].split(", ")
+        sums: dict[tuple[str, ...], float] = {}
+        for labels in self._series[found[2]]:
+            key = tuple(labels[name] for name in names)
+            sums[key] = sums.get(key, 0.0) + 1000
+        return [(dict(zip(names, key, strict=True)), value) for key, value in sums.items()]
 
 
-def test_hosts_leave_evs_that_lose_packets(simulation: Simulation) -> None:
-    dead = simulation.losses([Fault(T1, 1.0)])
-    assert (dead.unsent > 0).all()
-    assert dead.lost.max() < 100
-    grey = simulation.losses([Fault(T1, 0.0005)])
-    assert not grey.unsent.any()
+def test_a_host_that_moves_to_another_t0() -> None:
+    """h1 has its new cluster file already, and h0 sent packets to it under the T0 before, which is empty now."""
+    h0, h1 = {"host": "h0", "t0": "0"}, {"host": "h1", "t0": "2"}
+    sent = {
+        "mrc_fabric_uplink": [h0 | {"plane": "0", "t1": "0"}, h1 | {"plane": "0", "t1": "0"}],
+        "mrc_fabric_t0": [h0 | {"plane": "0", "peer_t0": "1"}, h1 | {"plane": "0", "peer_t0": "0"}],
+        "mrc_fabric_peer": [h0 | {"peer": "h1", "peer_t0": "1"}, h1 | {"peer": "h0", "peer_t0": "0"}],
+    }
+    reader = Reader(cast(Prometheus, Answers([h0, h1], sent)), 0.0, 60.0)
+    assert (reader.names.t0s, reader.names.hosts) == (["0", "1", "2"], ["h0", "h1"])
+    assert reader.fleet.peer_t0.sent.tolist() == [[[0, 1000, 0], [0, 0, 0], [1000, 0, 0]]]
+    assert localise(reader.fleet) == []
+
+
+class Loss:
+    """Answers range queries: 20 packets lost per second since a time."""
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+
+    def query_range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
+        """Returns what was lost in the window before each step."""
+        count = int((end - start) / step) + 1
+        assert count <= MOST_STEPS
+        times = [start + k * step for k in range(count)]
+        return [({}, [(t, 20 * max(0.0, min(step, t - self._began))) for t in times])]
+
+
+@pytest.mark.parametrize(
+    ("window_s", "age_s", "since_s"),
+    [
+        (2.0, 7.0, 8.0),  # the least window
+        (60.0, 150.0, 180.0),
+        (60.0, HISTORY_S + 600, None),
+        (4 * 3600.0, 3600.0, 4 * 3600.0),
+        (24 * 3600.0, 3600.0, 24 * 3600.0),  # longer than the history
+        (24 * 3600.0, 30 * 3600.0, None),
+    ],
+)
+def test_since_when_a_part_loses_packets(window_s: float, age_s: float, since_s: float | None) -> None:
+    at = 1e6
+    reader = SimpleNamespace(
+        names=Names(["0"], ["0"], ["h0"], 1), fleet=SimpleNamespace(t0_of_host=np.zeros(1, np.int64))
+    )
+    history = _History(cast(Prometheus, Loss(at - age_s)), at, window_s, cast(Reader, reader))
+    link = Element(Kind.LINK, UP, 0, 0, 0)
+    assert history.since_s(link, 20 * min(window_s, age_s)) == since_s

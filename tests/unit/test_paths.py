@@ -13,7 +13,7 @@ import pytest
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Config, Host
 from mrcd.daemon import write_tables
-from mrcd.fabric import paths, srv6, topology
+from mrcd.fabric import srv6, topology
 from mrcd.fabric.topology import EV, Peer, plan
 from mrcd.kernel import abi, pinned
 from mrcd.kernel.table_sizes import rows_for
@@ -131,33 +131,10 @@ def test_tables_hold_what_the_reference_says(settings: str) -> None:
         assert write_tables.write_peers(cast(pinned.Tables, t), plan, lambda row: None) == []
 
 
-@pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
-@pytest.mark.parametrize("t0", [0, 1])
-def test_a_single_peer_under_the_same_t0_or_another(encapsulation: str, t0: int) -> None:
-    """There is no peer of the other kind."""
-    text = f'[cluster]\nplanes = 2\nt0s = 2\nt1s = 2\nevs_per_peer = 4\nencapsulation = "{encapsulation}"\n'
-    c = cluster_file.parse(text + host(0) + host(1, t0=t0))
-    plan = topology.plan(c, "h0")
-    (peer,) = plan.peers
-    wanted = reference(c, plan.host, peer.host)
-    t = Arrays(2, 4)
-    write_tables.write_peers(cast(pinned.Tables, t), plan, lambda row: None)
-    assert np.flatnonzero(t.evs["configured"][1]).tolist() == [e.ev for e in wanted]
-    assert t.evs["dst"][1][[e.ev for e in wanted]].tobytes() == b"".join(e.segments[0].packed for e in wanted)
-
-
 def check_addresses(t: Arrays, c: Config, peer: Peer) -> None:
     found = tuple(IPv6Address(a.tobytes()) for a in t.peers["address"][peer.host.id][: c.cluster.planes])
     wanted = tuple(srv6.plane_address(c.cluster.underlay, plane, peer.host) for plane in range(c.cluster.planes))
     assert found == wanted == peer.addresses
-
-
-def test_a_million_evs_are_planned_without_making_an_object_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "EV", lambda *_: pytest.fail("an object of an EV was made"))
-    c = cluster(SHAPES[2])
-    hosts = [h for h in c.hosts if h.id] * 500
-    made = paths.Paths(c, c.host("h0"), hosts)
-    assert made.counts.sum() > 600_000
 
 
 def test_an_unused_plan_is_freed_at_once() -> None:
@@ -181,19 +158,6 @@ def test_places_are_those_of_the_evs() -> None:
             assert {e.ev: (e.plane, e.t1) for e in peer.evs} == {
                 n: place for n in range(-1, c.cluster.evs_per_peer + 9) if (place := peer.place(n)) is not None
             }
-
-
-def test_ev_objects_are_kept_for_the_most_recent_peers() -> None:
-    c = cluster(SHAPES[2])
-    others = [h for h in c.hosts if h.id] * 40
-    made = paths.Paths(c, c.host("h0"), others)
-    found = [made.evs(0)]
-    for i in range(1, 60):
-        found.append(made.evs(i))
-        assert found[i][0].peer == others[i].name
-        assert made.evs(0) is found[0]
-    newest_first = (0, *reversed(range(1, 60)))  # what is not kept is made anew, and replaces the oldest
-    assert sum(made.evs(i) is found[i] for i in newest_first) == paths.OBJECTS_KEPT
 
 
 # ---- how many rows tables have ----

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests ranges of hosts in the cluster file: names, ids, places and prefixes by the rule of docs/cluster-file.md."""
 
-from pathlib import Path
-
 import pytest
 
 from mrcd.config import cluster_file, toml_text
 from mrcd.errors import ConfigError
 from mrcd.fabric.topology import plan
-from mrcd.view import running_file
 from tests.cluster_files import host
 
 FIELDS = {
@@ -58,12 +55,6 @@ def test_a_range_is_written_as_a_range() -> None:
     lines = toml_text.lines(toml_text.effective(found), defaults=True)
     assert [line for line in lines if "name = " in line and "gpu" in line] == ['name = "gpu[08-12]x"']
     assert cluster_file.parse("\n".join(lines)).hosts == found.hosts
-
-
-def test_the_hosts_of_the_last_run_are_those_of_its_ranges(tmp_path: Path) -> None:
-    found = plan(cluster_file.parse(ranged()), "gpu08x")
-    running_file.save_running(tmp_path, found, Path("/pins"), [])
-    assert running_file.hosts_before(tmp_path) == {h.id: h.name for h in found.config.hosts}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from _pytest.logging import LogCaptureFixture
 
-from mrcd.config.checks import cpu_list
+from mrcd.config.cluster_file import cpu_list
 from mrcd.net import rps
 
 MASKS = [

@@ -77,9 +77,3 @@ def test_defaults_are_marked_and_set_values_are_not() -> None:
     assert "probe_packets = 64  # default" in printed
     assert "t1s = 0" in printed
     assert "loss_ratio = 0.5" in printed
-
-
-def test_only_set_values_are_printed() -> None:
-    document = tomllib.loads("\n".join(toml_text.lines(toml_text.given(plan(ODD).config), defaults=False)))
-    assert document["health"] == {"grey_ratio": 1e-5, "loss_ratio": 0.5}
-    assert "metrics" not in document

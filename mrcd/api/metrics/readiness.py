@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from mrcd.config.agreed import fingerprint
+from mrcd.config.cluster_file import fingerprint
 from mrcd.daemon.daemon import Daemon
 from mrcd.fleet.report import file_part
 from mrcd.fleet.source import FileSource

@@ -132,6 +132,6 @@ def follow(network: Network, hosts: int, switches: Sequence[str], evs: int, choo
     while network.uses_usids and hosts > 1 and count < evs:
         source = choose.randrange(hosts)
         peers = [n for n in choose.sample(range(hosts), min(hosts, _PEERS_AT_ONCE)) if n != source]
-        count += network.follow(source, peers) if peers else 0
+        count += network.follow_evs(source, peers) if peers else 0
     for _ in range(evs // _ADDRESSES_SHARE if network.uses_usids else evs):
         network.follow_address(choose.choice(switches), choose.randrange(hosts), choose)

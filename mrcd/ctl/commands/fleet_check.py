@@ -15,7 +15,7 @@ from mrcd.ctl.terminal.render import Document, duration, fold
 from mrcd.errors import CannotTell, ConfigError, MachineError, UsageError
 
 if TYPE_CHECKING:
-    from mrcd.fleet_check.samples import Samples
+    from mrcd.fleet_check.findings import Samples
     from mrcd.prometheus import Prometheus
 
 _HEADS = {"ready": "READY", "degraded": "READY, degraded", "not_ready": "NOT READY"}

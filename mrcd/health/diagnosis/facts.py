@@ -55,7 +55,7 @@ class Facts:
     t0s       (peers,) the T0 of a peer         planes    (peers,) mask of the planes that the peer says are up
     is_silent, is_detached  (peers,) of peers that answer nothing, or that say that they are detached
     heard_ns  (peers,) when a peer was heard last; 0: never
-    files     (peers,) SAME_FILE, NOT_TOLD, or the fingerprint of the peer's other cluster file (config/agreed.py)
+    files     (peers,) SAME_FILE, NOT_TOLD, or the fingerprint of the peer's other cluster file (config/cluster_file.py)
     links     (1 + T1s, planes) abi.LINK: what link probes counted (bpf/link_probe.h); None if there are none
     has_new   whether an EV is UNKNOWN still, and not counted as failed
     refused   reason → packets that this host has dropped lately because hosts disagree (refusals.py)

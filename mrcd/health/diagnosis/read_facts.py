@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.config.agreed import fingerprint
+from mrcd.config.cluster_file import fingerprint
 from mrcd.fabric.paths import NO_T1
 from mrcd.fabric.topology import Plan
 from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, OwnPlane, Verdict

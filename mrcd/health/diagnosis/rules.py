@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mrcd.config.agreed import AGREED, FABRIC
+from mrcd.config.cluster_file import AGREED, FABRIC
 from mrcd.health.diagnosis import refusals
 from mrcd.health.diagnosis.by_links import narrowed
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity, Share

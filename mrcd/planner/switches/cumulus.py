@@ -5,7 +5,7 @@ Syntax: NVIDIA's "NVUE Command Reference", segment routing (5.14, Spectrum-4), s
 """
 
 from mrcd.planner.switches import reading
-from mrcd.planner.switches.model import Switch
+from mrcd.planner.switches.model import Port, Switch
 from mrcd.planner.switches.reading import Reading
 
 PORT_NAMES = "swp{1}"
@@ -30,18 +30,17 @@ def text(switch: Switch) -> str:
     for port in switch.ports:
         interface = f"interface {port.name}"
         lines += [f"{interface} link mtu {switch.mtu}", f"{interface} ip address {port.address}/64"]
-        lines += [_route(network, f"{port.next_hop} interface {port.name}") for network in port.networks]
+        lines += [line for network in port.networks for line in _route(network, [port])]
         if port.source:
             lines += _filter(port.name, port.source)
-    for network in switch.over_uplinks:
-        lines += [_route(network, f"{port.next_hop} interface {port.name}") for port in switch.uplinks]
-    lines += [_route(network, "blackhole type blackhole") for network in switch.unreachable]
+    lines += [line for route in switch.shared_routes for line in _route(*route)]
     title = f"# {switch.name}, for Cumulus Linux 5.14 or newer on Spectrum-4."
     return "\n".join([title, *(f"nv set {line}" for line in lines), "nv config apply"]) + "\n"
 
 
-def _route(network: str, path: str) -> str:
-    return f"vrf default router static {network} via {path}"
+def _route(network: str, ports: list[Port]) -> list[str]:
+    paths = [f"{port.next_hop} interface {port.name}" for port in ports] or ["blackhole type blackhole"]
+    return [f"vrf default router static {network} via {path}" for path in paths]
 
 
 def _filter(interface: str, source: str) -> list[str]:
@@ -62,7 +61,8 @@ def read(text: str) -> Reading:
     """Reads a configuration back. Raises UsageError for a line that is not understood."""
     found = Reading()
     locators: dict[str, str] = {}
-    rules: dict[str, dict[int, list[str]]] = {}  # ACL → number → source, action
+    sources: dict[tuple[str, str], str] = {}  # by ACL and number of the rule
+    rules: dict[str, list[tuple[int, str, str]]] = {}  # ACL → number, action, source
 
     def line(words: list[str]) -> None:
         match words[2:]:
@@ -85,27 +85,17 @@ def read(text: str) -> Reading:
             case ["interface", interface, "ip", "address", address]:
                 found.address(interface, address)
             case ["interface", interface, "acl", acl, "inbound"]:
-                _apply(found, interface, rules[acl])
+                found.filter(interface, [rule[1:] for rule in sorted(rules[acl])])
             case ["vrf", "default", "router", "static", prefix, "via", next_hop, "interface", interface]:
                 found.route(prefix, next_hop, interface)
             case ["vrf", "default", "router", "static", prefix, "via", "blackhole", "type", "blackhole"]:
                 found.routes[prefix] = []
             case ["acl", acl, "rule", number, "match", "ip", "source-ip", source]:
-                rules.setdefault(acl, {})[int(number)] = [source]
+                sources[acl, number] = source
             case ["acl", acl, "rule", number, "action", action]:
-                rules[acl][int(number)].append(action)
+                rules.setdefault(acl, []).append((int(number), action, sources[acl, number]))
             case _:
                 raise ValueError(words)
 
     reading.lines(text, line, "#")
     return found
-
-
-def _apply(found: Reading, interface: str, rules: dict[int, list[str]]) -> None:
-    for source, action in (rules[number] for number in sorted(rules)):
-        if action == "permit":
-            found.permit(interface, source)
-        elif source == "ANY":
-            found.filtered.add(interface)
-        else:
-            raise ValueError(f"{action} {source}")

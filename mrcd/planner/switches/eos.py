@@ -50,11 +50,9 @@ def text(switch: Switch) -> str:
             f"         prefix micro-segment domain {DOMAIN} end usid 0x{switch.usid:04x}",
         ]
     lines.append("!")
-    for port in switch.ports:
-        lines += [f"ipv6 route {network} {port.name} {port.next_hop}" for network in port.networks]
-    for network in switch.over_uplinks:
-        lines += [f"ipv6 route {network} {port.name} {port.next_hop}" for port in switch.uplinks]
-    lines += [f"ipv6 route {network} Null0" for network in switch.unreachable]
+    for network, ports in switch.routes:
+        lines += [f"ipv6 route {network} {port.name} {port.next_hop}" for port in ports]
+        lines += [f"ipv6 route {network} Null0"] * (not ports)
     return "\n".join([*lines, "end"]) + "\n"
 
 
@@ -90,7 +88,7 @@ def read(text: str) -> Reading:
             case [_, "permit" | "deny" as action, "ipv6", source, "any"]:
                 rules[inside].append((action, source))
             case ["ipv6", "access-group", name, "in"]:
-                _apply(found, inside, rules[name])
+                found.filter(inside, rules[name])
             case ["ipv6", "route", prefix, "Null0"]:
                 found.routes[prefix] = []
             case ["ipv6", "route", prefix, interface, next_hop]:
@@ -100,13 +98,3 @@ def read(text: str) -> Reading:
 
     reading.lines(text, line, "!")
     return found
-
-
-def _apply(found: Reading, interface: str, rules: list[tuple[str, str]]) -> None:
-    for action, source in rules:
-        if action == "permit":
-            found.permit(interface, source)
-        elif source == "any":
-            found.filtered.add(interface)
-        else:
-            raise ValueError(f"{action} {source}")

@@ -48,11 +48,9 @@ def text(switch: Switch) -> str:
             " exit",
             "exit",
         ]
-    for port in switch.ports:
-        lines += [f"ipv6 route {network} {port.next_hop} {port.name}" for network in port.networks]
-    for network in switch.over_uplinks:
-        lines += [f"ipv6 route {network} {port.next_hop} {port.name}" for port in switch.uplinks]
-    lines += [f"ipv6 route {network} reject" for network in switch.unreachable]
+    for network, ports in switch.routes:
+        lines += [f"ipv6 route {network} {port.next_hop} {port.name}" for port in ports]
+        lines += [f"ipv6 route {network} reject"] * (not ports)
     return "\n".join(lines) + "\n"
 
 

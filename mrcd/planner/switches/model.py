@@ -73,6 +73,18 @@ class Switch:
         """Returns the ports towards the T1s."""
         return tuple(p for p in self.ports if p.is_uplink)
 
+    @property
+    def routes(self) -> Iterator[tuple[str, list[Port]]]:
+        """Yields each network, and the ports by which it is reached; none if packets to it end here."""
+        yield from ((network, [port]) for port in self.ports for network in port.networks)
+        yield from self.shared_routes
+
+    @property
+    def shared_routes(self) -> Iterator[tuple[str, list[Port]]]:
+        """Yields the routes that are of no single port."""
+        yield from ((network, list(self.uplinks)) for network in self.over_uplinks)
+        yield from ((network, list[Port]()) for network in self.unreachable)
+
     def without(self, names: Collection[str]) -> "Switch":
         """Returns the switch without some ports, named as on the switch."""
         return dataclasses.replace(self, ports=tuple(p for p in self.ports if p.name not in names))

@@ -4,7 +4,7 @@
 Each format reads its own text back, so that what was written can be followed packet by packet (mrcd/planner/walk.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from mrcd.errors import UsageError
@@ -36,6 +36,16 @@ class Reading:
     def permit(self, interface: str, prefix: str) -> None:
         """Adds a source that an interface forwards."""
         self.sources.setdefault(interface, set()).add(prefix)
+
+    def filter(self, interface: str, rules: Iterable[tuple[str, str]]) -> None:
+        """Adds rules of an access list, as action and source: sources that are permitted, then all others denied."""
+        for action, source in rules:
+            if action == "permit":
+                self.permit(interface, source)
+            elif source.lower() == "any":
+                self.filtered.add(interface)
+            else:
+                raise ValueError(f"{action} {source}")
 
 
 def lines(text: str, read_line: Callable[[list[str]], None], comment: str | None) -> None:

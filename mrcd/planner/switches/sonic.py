@@ -28,21 +28,13 @@ def text(switch: Switch) -> str:
     }
     for port in switch.ports:
         tables["INTERFACE"] |= {port.name: {}, f"{port.name}|{port.address}/64": {}}
-        for network in port.networks:
-            tables["STATIC_ROUTE"][f"default|{network}"] = _route([(port.next_hop, port.name)])
-    for network in switch.over_uplinks:
-        tables["STATIC_ROUTE"][f"default|{network}"] = _route([(p.next_hop, p.name) for p in switch.uplinks])
-    for network in switch.unreachable:
-        tables["STATIC_ROUTE"][f"default|{network}"] = {"blackhole": "true", "advertise": "false"}
+    for network, ports in switch.routes:
+        by = {"nexthop": ",".join(p.next_hop for p in ports), "ifname": ",".join(p.name for p in ports)}
+        tables["STATIC_ROUTE"][f"default|{network}"] = (by if ports else {"blackhole": "true"}) | {"advertise": "false"}
     if switch.sid:
         tables["SRV6_MY_LOCATORS"] = {LOCATOR: {"prefix": switch.sid.partition("/")[0]}}
         tables["SRV6_MY_SIDS"] = {f"{LOCATOR}|{switch.sid}": {"action": "uN", "decap_dscp_mode": "pipe"}}
     return json.dumps(tables | _filters(switch), indent=1) + "\n"
-
-
-def _route(paths: list[tuple[str, str]]) -> dict[str, str]:
-    next_hops, interfaces = zip(*paths, strict=True)
-    return {"nexthop": ",".join(next_hops), "ifname": ",".join(interfaces), "advertise": "false"}
 
 
 def _filters(switch: Switch) -> Tables:
@@ -70,76 +62,44 @@ def read(text: str) -> Reading:
     found = Reading()
     try:
         tables: Tables = json.loads(text)
-        if not isinstance(tables, dict):
-            raise TypeError("no object of tables")
-        for name in tables:
-            _READERS[name](found, tables)
+        for name, table in tables.items():
+            _read(found, name, table, tables)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise unknown(f"{type(e).__name__} {e}") from None
     return found
 
 
-def _read_ports(found: Reading, tables: Tables) -> None:
-    found.mtus = {name: int(port["mtu"]) for name, port in tables["PORT"].items()}
-
-
-def _read_addresses(found: Reading, tables: Tables) -> None:
-    for key in tables["INTERFACE"]:
-        interface, _, address = key.partition("|")
-        if address:
-            found.address(interface, address)
-
-
-def _read_loopback(found: Reading, tables: Tables) -> None:
-    found.address("lo", next(key.partition("|")[2] for key in tables["LOOPBACK_INTERFACE"] if "|" in key))
-
-
-def _read_routes(found: Reading, tables: Tables) -> None:
-    for key, route in tables["STATIC_ROUTE"].items():
-        vrf, _, prefix = key.partition("|")
-        if vrf != "default":
-            raise ValueError(f"VRF {vrf}")
-        if route.get("blackhole") == "true":
-            found.routes[prefix] = []
-        else:
-            paths = zip(route["nexthop"].split(","), route["ifname"].split(","), strict=True)
-            found.routes[prefix] = list(paths)
-
-
-def _read_sids(found: Reading, tables: Tables) -> None:
-    for key, sid in tables["SRV6_MY_SIDS"].items():
-        locator, _, prefix = key.partition("|")
-        if not prefix.startswith(tables["SRV6_MY_LOCATORS"][locator]["prefix"]):
-            raise ValueError(f"SID {prefix} is not of locator {locator}")
-        found.sids[prefix] = sid["action"]
-
-
-def _read_rules(found: Reading, tables: Tables) -> None:
-    """Reads the rules in the order of their priority: a rule for all sources ends the list."""
-    ports = tables["ACL_TABLE"][_FILTER]["ports"]
-    for rule in sorted(tables["ACL_RULE"].values(), key=lambda rule: -int(rule["PRIORITY"])):
-        mine = rule["IN_PORTS"].split(",") if "IN_PORTS" in rule else ports
-        if rule["PACKET_ACTION"] == "FORWARD":
-            for port in mine:
-                found.permit(port, rule["SRC_IPV6"])
-        elif rule["SRC_IPV6"] == "::/0":
-            found.filtered.update(mine)
-        else:
-            raise ValueError(f"rule {rule}")
-
-
-def _nothing(found: Reading, tables: Tables) -> None:
-    """Reads a table that another reader reads with its own."""
-
-
-_READERS = {
-    "PORT": _read_ports,
-    "INTERFACE": _read_addresses,
-    "LOOPBACK_INTERFACE": _read_loopback,
-    "STATIC_ROUTE": _read_routes,
-    "SRV6_MY_LOCATORS": _nothing,
-    "SRV6_MY_SIDS": _read_sids,
-    "ACL_TABLE_TYPE": _nothing,
-    "ACL_TABLE": _nothing,
-    "ACL_RULE": _read_rules,
-}
+def _read(found: Reading, name: str, table: dict[str, dict[str, Any]], tables: Tables) -> None:
+    match name:
+        case "PORT":
+            found.mtus = {port: int(settings["mtu"]) for port, settings in table.items()}
+        case "INTERFACE" | "LOOPBACK_INTERFACE":
+            for interface, _, address in (key.partition("|") for key in table):
+                if address:
+                    found.address(interface if name == "INTERFACE" else "lo", address)
+        case "STATIC_ROUTE":
+            for key, route in table.items():
+                vrf, _, prefix = key.partition("|")
+                if vrf != "default":
+                    raise ValueError(f"VRF {vrf}")
+                if route.get("blackhole") == "true":
+                    found.routes[prefix] = []
+                else:
+                    paths = zip(route["nexthop"].split(","), route["ifname"].split(","), strict=True)
+                    found.routes[prefix] = list(paths)
+        case "SRV6_MY_SIDS":
+            for key, sid in table.items():
+                locator, _, prefix = key.partition("|")
+                if not prefix.startswith(tables["SRV6_MY_LOCATORS"][locator]["prefix"]):
+                    raise ValueError(f"SID {prefix} is not of locator {locator}")
+                found.sids[prefix] = sid["action"]
+        case "ACL_RULE":  # in the order of their priority: a rule for all sources ends the list
+            for rule in sorted(table.values(), key=lambda rule: -int(rule["PRIORITY"])):
+                ports = rule.get("IN_PORTS", ",".join(tables["ACL_TABLE"][_FILTER]["ports"])).split(",")
+                action = {"FORWARD": "permit", "DROP": "deny"}[rule["PACKET_ACTION"]]
+                for port in ports:
+                    found.filter(port, [(action, "any" if rule["SRC_IPV6"] == "::/0" else rule["SRC_IPV6"])])
+        case "SRV6_MY_LOCATORS" | "ACL_TABLE_TYPE" | "ACL_TABLE":
+            pass  # read with the tables that refer to them
+        case _:
+            raise KeyError(name)

@@ -162,12 +162,7 @@ def start_daemons(state: State, fabric: Fabric) -> list[str]:
         record = state.daemon(host)
         if record and processes.alive(record):
             continue
-        argv = [str(VENV / "bin/mrcd"), "--config", str(state.cluster_file), "--host", host]
-        argv += ["--run-dir", str(state.run_dir(host)), "--bpffs", str(state.bpffs(host))]
-        with state.log(host).open("ab") as log:
-            started[host] = processes.start_in(
-                fabric.namespace(host), argv, state.daemon_record(host), env=environment(state, host), output=log
-            )
+        started[host] = start_daemon(state, host, fabric.namespace(host))
     waiting = dict(started)
     deadline = time.monotonic() + DAEMON_PATIENCE_S
     while waiting:
@@ -188,6 +183,14 @@ def start_daemons(state: State, fabric: Fabric) -> list[str]:
             )
         time.sleep(0.02)
     return list(started)
+
+
+def start_daemon(state: State, host: str, namespace: str) -> Popen[bytes]:
+    """Starts a host's mrcd."""
+    argv = [str(VENV / "bin/mrcd"), "--config", str(state.cluster_file), "--host", host]
+    argv += ["--run-dir", str(state.run_dir(host)), "--bpffs", str(state.bpffs(host))]
+    with state.log(host).open("ab") as log:
+        return processes.start_in(namespace, argv, state.daemon_record(host), env=environment(state, host), output=log)
 
 
 def answers(path: Path) -> bool:

@@ -2,55 +2,27 @@
 """`scripts/lab`: the command line. Every command calls api.Lab."""
 
 import json
-import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from labkit import entry
 from labkit.cluster.api import Lab
 from labkit.cluster.fabric import parse_setting
 from labkit.faults import inject
-from labkit.faults.targets import DIRECTIONS, Direction
-from mrcd.errors import MrcdError, UsageError
+from labkit.faults.targets import DIRECTIONS
+from mrcd.errors import UsageError
 
-_NAME = click.option("--name", default="default", show_default=True, help="name of the lab; several can run at once")
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _named(command: F) -> F:
-    return _NAME(command)
+_named = click.option("--name", default="default", show_default=True, help="name of the lab; several can run at once")
 
 
 def main() -> None:
-    """Entry point. Exit code 0 ok, 1 usage, 2 machine; never a traceback."""
-    try:
-        sys.exit(lab(prog_name="scripts/lab", standalone_mode=False) or 0)
-    except click.exceptions.Abort:
-        _die("interrupted; `scripts/lab down` removes what may be left", 130)
-    except click.exceptions.NoArgsIsHelpError as e:
-        print(e.format_message(), file=sys.stderr)
-        sys.exit(1)
-    except click.ClickException as e:
-        hint = e.ctx.command_path + " --help" if isinstance(e, click.UsageError) and e.ctx else "scripts/lab --help"
-        _die(f"{e.format_message()}\n  hint: {hint}", 1)
-    except MrcdError as e:
-        _die(str(e), e.exit_code)
-    except OSError as e:
-        _die(str(e), 2)
-
-
-def _die(message: str, code: int) -> None:
-    print(f"lab: {message}", file=sys.stderr)
-    sys.exit(code)
+    """Entry point."""
+    entry.main("scripts/lab", lab)
 
 
 def _say(message: str) -> None:
     print(message, flush=True)
-
-
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -124,33 +96,16 @@ def exec_(name: str, node: str, command: tuple[str, ...]) -> None:
     show_default=True,
     help="only packets from the hosts to the core (up), or from the core to the hosts (down); not for a T1",
 )
-def fail(
-    name: str,
-    target: str,
-    drop: str | None,
-    down: bool,
-    rate: str | None,
-    delay: str | None,
-    ce: str | None,
-    damage: str | None,
-    direction: Direction,
-) -> None:
+def fail(name: str, target: str, drop: str | None, ce: str | None, damage: str | None, **how: Any) -> None:
     """Break TARGET: t1:P:S or t0:P:T (a switch), link:P:T:S (T0–T1), nic:HOST:P (NIC–T0).
 
     Prints one JSON object with target, what and monotonic_ns. A second fault on the same target
     replaces the first.
     """
-    record = Lab(name).fail(
-        target,
-        drop=inject.parse_percent(drop) if drop is not None else None,
-        ce=inject.parse_percent(ce) if ce is not None else 0.0,
-        damage=inject.parse_percent(damage) if damage is not None else 0.0,
-        rate=rate,
-        delay=delay,
-        down=down,
-        direction=direction,
-    )
-    print(json.dumps(record))
+    ratios: dict[str, Any] = {
+        k: inject.parse_percent(v) for k, v in (("drop", drop), ("ce", ce), ("damage", damage)) if v is not None
+    }
+    print(json.dumps(Lab(name).fail(target, **ratios, **how)))
 
 
 @lab.command()
@@ -171,7 +126,7 @@ def status(name: str, as_json: bool) -> None:
     """Show hosts, switches and faults."""
     found = Lab(name).status()
     if as_json:
-        _print_json(found)
+        entry.print_json(found)
         return
     if found["state"] != "up":
         print(f"lab {name} is {'incomplete' if found['state'] == 'building' else 'not up'}")

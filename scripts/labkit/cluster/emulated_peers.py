@@ -79,19 +79,13 @@ class EmulatedPeers:
             netns.mount_bpffs(self._state.pins)
             netns.mount_bpffs(self._state.bpffs(HOST))
             netns.batch(("ip",), (f"netns add {n}" for n in (self._host, self._switch)))
-            netns.batch(("ip",), self._links())
+            pair = "link add p{p} netns {here} mtu 9216 type veth peer name q{p} mtu 9216 netns {there}"
+            netns.batch(("ip",), (pair.format(p=p, here=self._host, there=self._switch) for p in range(PLANES)))
             netns.batch_in(self._host, ("ip",), ("link set lo up", *(f"link set p{p} up" for p in range(PLANES))))
             netns.batch_in(self._switch, ("ip",), (f"link set q{p} up" for p in range(PLANES)))
             gateways = (f"addr add fe80::1/64 dev q{p} nodad" for p in range(PLANES))
             netns.batch_in(self._switch, ("ip", "-6"), gateways)
             self._attach()
-
-    def _links(self) -> list[str]:
-        lines = []
-        for p in range(PLANES):
-            pair = f"link add p{p} netns {self._host} mtu 9216 type veth peer name q{p} mtu 9216 netns {self._switch}"
-            lines.append(pair)
-        return lines
 
     def _attach(self) -> None:
         if not _OBJECT.exists():
@@ -112,16 +106,11 @@ class EmulatedPeers:
 
     def start(self) -> float:
         """Starts mrcd. Returns the seconds until it answers."""
-        run_dir, log = self._state.run_dir(HOST), self._state.log(HOST)
-        argv = [str(bringup.VENV / "bin/mrcd"), "--config", str(self._state.cluster_file), "--host", HOST]
-        argv += ["--run-dir", str(run_dir), "--bpffs", str(self._state.bpffs(HOST))]
         begun = time.monotonic()
-        with log.open("ab") as output:
-            record, env = self._state.daemon_record(HOST), bringup.environment(self._state, HOST)
-            child = processes.start_in(self._host, argv, record, env=env, output=output)
+        child = bringup.start_daemon(self._state, HOST, self._host)
         while not bringup.answers(self._state.socket(HOST)):
             if child.poll() is not None or time.monotonic() - begun > _PATIENCE_S:
-                said = log.read_text(encoding="utf-8", errors="replace")[-1000:]
+                said = self._state.log(HOST).read_text(encoding="utf-8", errors="replace")[-1000:]
                 raise MachineError(f"mrcd does not answer after {time.monotonic() - begun:.0f} s:\n{said}")
             time.sleep(_POLL_S)
         return time.monotonic() - begun

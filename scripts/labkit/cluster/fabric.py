@@ -22,7 +22,6 @@ the other host, and the one path per plane is the peer's own SID.
 """
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,8 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Literal, NamedTuple, Self
 
 from mrcd.config import cluster_file as config
-from mrcd.config.auth import Mode
+from mrcd.config import toml_text
+from mrcd.config.sections import Mode
 from mrcd.config.sizes import MAX_EVS_PER_PEER
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
@@ -219,11 +219,6 @@ def t1_name(plane: int, t1: int) -> str:
     return f"t1-{plane}-{t1}"
 
 
-def host_name(host: int) -> str:
-    """Returns the node name of a host."""
-    return f"h{host}"
-
-
 def burst_bytes(rate_bits_per_s: int) -> int:
     """Returns the longest burst for planes of a rate: 1 ms of it, at least two packets of MTU 9100."""
     return max(2 * 9100, min(65_535, rate_bits_per_s // 8000))
@@ -232,32 +227,25 @@ def burst_bytes(rate_bits_per_s: int) -> int:
 def cluster_text(name: str, p: Parameters) -> str:
     """Returns the TOML file that every host's mrcd reads (mrcd/config/)."""
     evs_per_plane = max(1, min(p.t1, MAX_EVS_PER_PEER // p.planes))
-    lines = [
-        f"# The cluster of lab {name}, written by scripts/lab up.",
-        "[cluster]",
-        f"name = {json.dumps(name)}",
-        f"planes = {p.planes}",
-        f"t0s = {p.t0s}",
-        f"t1s = {p.t1}",
-        f"evs_per_peer = {p.planes * evs_per_plane}",
-        f"encapsulation = {json.dumps(p.encapsulation)}",
-        f"granularity = {json.dumps(p.granularity)}",
-        f"mtu = {p.mtu}",
-        "",
-        "[auth]",
-        f"mode = {json.dumps(p.auth)}",
-        f"secret_file = {json.dumps(SECRETS)}",
-        "",
-        "[interfaces]",
-        f"hook = {json.dumps(p.hook)}",
-    ]
-    if not p.direct:
-        lines += [f"address = {json.dumps(HOST_END)}", "", "[switches]"]
-        lines.append(f"source_filters = {json.dumps(p.source_filters)}")
     burst = {"burst_bytes": burst_bytes(p.rate_bits_per_s)} if p.rate_bits_per_s else {}
-    for section, settings in (("overlay", burst | p.overlay), ("health", p.health)):
-        if settings:
-            lines += ["", f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in settings.items())]
+    document: dict[str, dict[str, Any]] = {
+        "cluster": {
+            "name": name,
+            "planes": p.planes,
+            "t0s": p.t0s,
+            "t1s": p.t1,
+            "evs_per_peer": p.planes * evs_per_plane,
+            "encapsulation": p.encapsulation,
+            "granularity": p.granularity,
+            "mtu": p.mtu,
+        },
+        "auth": {"mode": p.auth, "secret_file": SECRETS},
+        "interfaces": {"hook": p.hook} | ({} if p.direct else {"address": HOST_END}),
+        "switches": {} if p.direct else {"source_filters": p.source_filters},
+        "overlay": burst | p.overlay,
+        "health": p.health,
+    }
+    lines = toml_text.lines({k: v for k, v in document.items() if v}, defaults=False)
     for i in range(p.hosts):
         # The host's own addresses, and prefixes for containers behind it.
         prefixes = [f"10.99.0.{i + 1}/32", f"fd00:99::{i + 1:x}/128", f"10.100.{i}.0/24", f"fd00:100:{i:x}::/64"]
@@ -267,23 +255,15 @@ def cluster_text(name: str, p: Parameters) -> str:
         for source, peer in ((0, 1), (1, 0)):
             for plane in range(p.planes):
                 sid = topology.carrier(block, [topology.host_usid(plane, peer)])
-                ends = f'source = "h{source}"', f'peer = "h{peer}"'
-                lines += ["", "[[paths]]", *ends, f"plane = {plane}", f'segments = ["{sid}"]']
-    return "\n".join(lines) + "\n"
+                path = {"source": f"h{source}", "peer": f"h{peer}", "plane": plane, "segments": [str(sid)]}
+                lines += ["", *toml_text.lines({"paths": [path]}, defaults=False)]
+    return "\n".join([f"# The cluster of lab {name}, written by scripts/lab up.", *lines]) + "\n"
 
 
 def host_table(number: int, t0: int, port: int, prefixes: Sequence[str], name: str | None = None) -> str:
     """Returns the [[hosts]] table of h`number`, or of `name` if given."""
-    return "\n".join(
-        [
-            "[[hosts]]",
-            f"name = {json.dumps(name or f'h{number}')}",
-            f"id = {number}",
-            f"t0 = {t0}",
-            f"port = {port}",
-            f"prefixes = {json.dumps(prefixes)}",
-        ]
-    )
+    table = {"name": name or f"h{number}", "id": number, "t0": t0, "port": port, "prefixes": list(prefixes)}
+    return "\n".join(toml_text.lines({"hosts": [table]}, defaults=False))
 
 
 def build(name: str, parameters: Parameters) -> Fabric:

@@ -18,7 +18,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,36 +29,20 @@ BASE = Path("/run/mrcd-lab")
 Stage = Literal["building", "up"]
 
 
-@dataclass(frozen=True)
 class State:
-    """The runtime directory of one lab."""
+    """The runtime directory of one lab: `root`, and the files in it that are of no host.
 
-    name: str
+    `cluster_file` is read by every mrcd, `secrets` are those of all hosts, `pins` is the bpffs of the fault programs,
+    `exec_dir` has records of commands started by `lab exec`.
+    """
 
-    @property
-    def root(self) -> Path:
-        """Returns /run/mrcd-lab/NAME."""
-        return BASE / self.name
-
-    @property
-    def cluster_file(self) -> Path:
-        """Returns the TOML file that every mrcd of the lab reads."""
-        return self.root / "mrcd.toml"
-
-    @property
-    def secrets(self) -> Path:
-        """Returns the file of the secrets that all hosts share."""
-        return self.root / fabric.SECRETS
-
-    @property
-    def pins(self) -> Path:
-        """Returns the bpffs of the fault programs."""
-        return self.root / "bpf"
-
-    @property
-    def exec_dir(self) -> Path:
-        """Returns the directory with records of commands started by `lab exec`."""
-        return self.root / "exec"
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.root = BASE / name
+        self.cluster_file = self.root / "mrcd.toml"
+        self.secrets = self.root / fabric.SECRETS
+        self.pins = self.root / "bpf"
+        self.exec_dir = self.root / "exec"
 
     def run_dir(self, host: str) -> Path:
         """Returns a host's MRCD_RUN_DIR."""
@@ -90,9 +73,7 @@ class State:
         try:
             data = json.loads((self.root / "lab.json").read_text(encoding="utf-8"))
             return fabric.Parameters.from_json(data["parameters"]), data["stage"]
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError, UsageError):  # written by another version, or incomplete
+        except (FileNotFoundError, ValueError, KeyError, TypeError, UsageError):  # also written by another version
             return None
 
     def write(self, parameters: fabric.Parameters, stage: Stage) -> None:

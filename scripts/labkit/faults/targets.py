@@ -9,23 +9,16 @@ packets in that direction, a T0 for packets that enter it so: from its hosts (up
 A T1 has no direction, since every packet comes up and goes down through it; its links have.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from labkit.cluster.fabric import Fabric, PortRef, t0_name, t1_name
+from mrcd.denials import targets as denied
 from mrcd.errors import UsageError
 
 Hook = Literal["ingress", "egress"]
 Direction = Literal["both", "up", "down"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-
-_FORMS = (
-    ("switch", re.compile(r"t1:(?P<plane>\d+):(?P<t1>\d+)")),
-    ("switch", re.compile(r"t0:(?P<plane>\d+):(?P<t0>\d+)")),
-    ("link", re.compile(r"link:(?P<plane>\d+):(?P<t0>\d+):(?P<t1>\d+)")),
-    ("nic", re.compile(r"nic:(?P<host>[^:]+):(?P<plane>\d+)")),
-)
 
 
 @dataclass(frozen=True)
@@ -49,42 +42,43 @@ def parse(fabric: Fabric, text: str, direction: Direction = "both") -> Target:
         raise UsageError(
             f"lab {fabric.name} has no switches, and faults are made there", hint="scripts/lab up, without --direct"
         )
-    for form, pattern in _FORMS:
-        match = pattern.fullmatch(text)
-        if match:
-            target = _find(fabric, form, text, match.groupdict(), direction)
-            if target.ends:
-                return target
-            raise UsageError(f"lab {fabric.name} has no {text}", hint=_what_there_is(fabric))
-    raise UsageError(f"{text!r} is not a target", hint="t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1 or nic:HOST:PLANE")
+    place = denied.parse([text]).place
+    if place is None:
+        raise UsageError(
+            f"{text!r} is not a target", hint="t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1 or nic:HOST:PLANE"
+        )
+    target = _find(fabric, text, place, direction)
+    if not target.ends:
+        raise UsageError(f"lab {fabric.name} has no {text}", hint=_what_there_is(fabric))
+    return target
 
 
-def _find(fabric: Fabric, form: str, text: str, at: dict[str, str], direction: Direction) -> Target:
-    plane = int(at["plane"])
+def _find(fabric: Fabric, text: str, at: denied.Place, direction: Direction) -> Target:
+    plane = at.plane
     up, down = direction != "down", direction != "up"
     taps: list[tuple[PortRef, Hook]] = []
-    if form == "nic":
-        links = [k for k in fabric.links if k.lower == PortRef(at["host"], f"p{plane}")]
+    if at.kind == "nic":
+        links = [k for k in fabric.links if k.lower == PortRef(at.host, f"p{plane}")]
         closers = tuple(k.upper for k in links)
         # Both directions at the T0's port, since the hooks in the host's namespace are mrcd's own.
         ways: list[tuple[bool, Hook]] = [(up, "ingress"), (down, "egress")]
         taps += [(end, hook) for end in closers for wanted, hook in ways if wanted]
-    elif form == "link":
-        upper = PortRef(t1_name(plane, int(at["t1"])), f"t0-{int(at['t0'])}")
+    elif at.kind == "link":
+        upper = PortRef(t1_name(plane, at.t1), f"t0-{at.t0}")
         links = [k for k in fabric.links if k.upper == upper]
         closers = tuple(k.upper for k in links)
         taps += [(end, "ingress") for k in links for end in [k.upper] * up + [k.lower] * down]
     else:
-        if "t1" in at and direction != "both":
+        if at.kind == "t1" and direction != "both":
             raise UsageError(
                 f"{text}: a T1 has no direction: every packet comes up and goes down through it",
-                hint=f"name one of its links: link:{plane}:T0:{int(at['t1'])} with direction {direction}",
+                hint=f"name one of its links: link:{plane}:T0:{at.t1} with direction {direction}",
             )
-        node = t1_name(plane, int(at["t1"])) if "t1" in at else t0_name(plane, int(at["t0"]))
+        node = t1_name(plane, at.t1) if at.kind == "t1" else t0_name(plane, at.t0)
         links = [k for k in fabric.links if node in (k.upper.node, k.lower.node)]
         closers = tuple(e for k in links for e in (k.upper, k.lower) if e.node == node)
         below = {k.upper for k in links}  # ports towards the hosts
-        taps += [(e, "ingress") for e in closers if "t1" in at or (up if e in below else down)]
+        taps += [(e, "ingress") for e in closers if at.kind == "t1" or (up if e in below else down)]
     senders = [end for k in links for end in [k.upper] * down + [k.lower] * up]
     return Target(text, tuple(taps), tuple(senders), closers)
 

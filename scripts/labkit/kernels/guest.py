@@ -44,7 +44,7 @@ PATIENCE_S = patience(15.0)
 _RATE = 200  # packets per second, while daemons come and go
 _ARRIVED = 0.9  # least share of UDP packets that arrive
 _UDP_RATE = "2M"  # bit/s: a socket holds what arrives while an emulated CPU pauses for half a second
-_LEAST = 1e6  # bit/s of TCP; a lower rate means repeated retransmissions
+LEAST = 1e6  # bit/s of TCP; a lower rate means repeated retransmissions
 _EMPTY_MOST = 9 if EMULATED else 3  # intervals of 100 ms without a byte while a T1 dies; an emulated CPU pauses
 EVERY_DEVICE = "LAB_EVERY_DEVICE"  # environment variable: this kernel has all modules, so every tunnel must work
 _NO_DEVICE = ("Unknown device type", "Operation not supported")
@@ -197,7 +197,7 @@ def tunnels(say: Say, _: Path) -> None:
                 continue
             goodput, found = iperf3(it, "h1", 4, 2, [], address=TUNNEL.format(2))
             drops = dropped(it)
-            ok, found = goodput > _LEAST and not drops, f"{found}; drops {drops or 'none'}"
+            ok, found = goodput > LEAST and not drops, f"{found}; drops {drops or 'none'}"
             say("tunnels", kind, ok, found, bits_per_second=goodput)
             for host in ("h0", "h1"):
                 it.exec(host, ["ip", "link", "del", "tunnel"], check=True)
@@ -205,7 +205,7 @@ def tunnels(say: Say, _: Path) -> None:
             for version, ends in zip((4, 6), flows, strict=True):
                 more = ["-B", ends.source_address]
                 goodput, found = iperf3(it, "h2", version, 2, more, address=ends.target_address)
-                say("tunnels", f"forward TCP over IPv{version}", goodput > _LEAST, found, bits_per_second=goodput)
+                say("tunnels", f"forward TCP over IPv{version}", goodput > LEAST, found, bits_per_second=goodput)
                 if not features.kernel_has() & KernelHas.DECAP_L3:
                     words = "this kernel cannot segment them (see mrcctl status)"
                     say("tunnels", f"forward UDP bursts over IPv{version}", True, words, cell="not had")
@@ -275,7 +275,7 @@ def _reach(say: Say, part: str, it: Lab, target: str, *, seconds: int) -> None:
     for version in (4, 6):
         for kind, more in (("TCP", []), ("UDP", ["-u", "-b", _UDP_RATE, "-l", "1000"])):
             goodput, words = iperf3(it, target, version, seconds, more)
-            ok = goodput > (_LEAST if kind == "TCP" else 0)  # an emulated CPU may send fewer datagrams than asked for
+            ok = goodput > (LEAST if kind == "TCP" else 0)  # an emulated CPU may send fewer datagrams than asked for
             say(part, f"iperf3 {kind} over IPv{version}", ok, words, bits_per_second=goodput)
     drops = _drops(it)
     drops["stale"] = drops.get("stale", 0) - early
@@ -310,17 +310,21 @@ def iperf3(
     with _server(it, target):
         argv = ["iperf3", "-J", "-c", address or _address(target, version), "-t", f"{seconds:g}", *more]
         done = it.exec("h0", argv, timeout=PATIENCE_S)
+    return iperf3_result(done)
+
+
+def iperf3_result(done: "subprocess.CompletedProcess[str]") -> tuple[float, str]:
+    """Returns what `iperf3 -J` has measured: received bits per second, and a description. 0 as in `iperf3`."""
     document = json.loads(done.stdout or "{}")
     if "error" in document or "end" not in document:
         return 0.0, document.get("error", done.stderr.strip())
-    if "-u" in more:
-        end = document["end"]["sum"]
-        arrived, sent = end["packets"] - end["lost_packets"], max(1, end["packets"])
-        received = end["bits_per_second"] * arrived / sent if arrived >= _ARRIVED * sent else 0.0
-        return received, f"{arrived} of {sent} arrived"
     end = document["end"]
+    if "sum" in end:  # UDP
+        arrived, sent = end["sum"]["packets"] - end["sum"]["lost_packets"], max(1, end["sum"]["packets"])
+        received = end["sum"]["bits_per_second"] * arrived / sent if arrived >= _ARRIVED * sent else 0.0
+        return received, f"{arrived} of {sent} arrived"
     received = float(end["sum_received"]["bits_per_second"])
-    return received, f"{received / 1e6:.0f} Mbit/s, {end['sum_sent']['retransmits']} retransmissions"
+    return received, f"{received / 1e6:.0f} Mbit/s, {end['sum_sent'].get('retransmits')} retransmissions"
 
 
 def _t1(say: Say, part: str, it: Lab, target: str) -> None:

@@ -3,7 +3,6 @@
 
 import contextlib
 import functools
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 from labkit.entry import progress
 from labkit.kernels import pair
+from labkit.kernels.guest import LEAST, iperf3_result
 from labkit.kernels.matrix import NOT_HAD, Row
 from labkit.kernels.paced import PacedFlow
 from labkit.kernels.packages import Kernel
@@ -29,7 +29,6 @@ SMALL, LARGE = 1500, 9000  # MTUs
 HOLE_MS = 100
 _WINDOW_S, _JUDGED_S = 2.0, 1.5  # after a pull; the receiver may not have reported the last part yet
 _TOLD_S = 15.0  # limit for a card to report a pulled cable to the kernel
-_ARRIVED = 0.9  # least share of UDP packets that arrive
 _OFFLOADS = (
     "tx-checksumming", "rx-checksumming", "scatter-gather", "tcp-segmentation-offload", "generic-segmentation-offload",
     "generic-receive-offload", "rx-vlan-offload", "tx-vlan-offload",
@@ -158,18 +157,8 @@ class Checks:
     def _iperf3(self, part: str, kind: str, which: str, arguments: list[str]) -> None:
         check = f"{kind} both ways, IPv4 and IPv6"
         done = self.pair.hosts["h0"].run(["iperf3", "-J", "-t", "3", "-c", *arguments])
-        document = json.loads(done.stdout or "{}")
-        if "error" in document or "end" not in document:
-            self.say(part, check, False, f"{which}: {document.get('error', done.stderr.strip())}")
-            return
-        end = document["end"]
-        if "-u" in arguments:
-            arrived, sent = end["sum"]["packets"] - end["sum"]["lost_packets"], end["sum"]["packets"]
-            self.say(part, check, arrived >= _ARRIVED * sent > 0, f"{which}: {arrived} of {sent} arrived")
-            return
-        received = end["sum_received"]["bits_per_second"]
-        words = f"{which}: {received / 1e6:.0f} Mbit/s, {end['sum_sent'].get('retransmits')} retransmissions"
-        self.say(part, check, received > 1e6, words)
+        received, words = iperf3_result(done)
+        self.say(part, check, received > (0 if "-u" in arguments else LEAST), f"{which}: {words}")
 
     def cable(self) -> None:
         """Pulls a plane's cable repeatedly under TCP both ways: no pause of 100 ms, and it recovers."""

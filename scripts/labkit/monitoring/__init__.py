@@ -3,6 +3,5 @@
 
 prometheus     the server that scrapes the lab's hosts
 alertmanager   the server that gets its alerts, and notifies a web server of this process
-rules          shortens the durations of mrcd's rules
-watched_lab    all of them over one lab
+watched_lab    all of them over one lab, with mrcd's rules in shorter durations
 """

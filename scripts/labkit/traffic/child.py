@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs one of the programs at the ends of traffic inside a host, and reads the JSON lines that it prints."""
+"""Runs the programs at the ends of traffic inside hosts, and reads the JSON lines that they print."""
 
 import contextlib
 import fcntl
 import json
 import os
+import selectors
 import subprocess
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
 
 from labkit.cluster.api import Lab
+from mrcd.errors import MachineError
 
 _PIPE_BYTES = 1 << 20  # output of 20 s: nothing reads it while daemons start, and the program must not block
 
@@ -74,3 +78,71 @@ class Child:
         self.process.stdout.close()
         self.process.kill()
         self.process.wait()
+
+
+class Children:
+    """Programs in hosts, for the length of a block. Subclasses start them, and take the facts that they print."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._children: list[Child] = []
+        self._selector = selectors.DefaultSelector()
+
+    def _begin(self) -> None:
+        """Starts the programs."""
+        raise NotImplementedError
+
+    def _take(self, child: Child, said: dict[str, Any]) -> None:
+        """Takes a line that a program has printed."""
+        raise NotImplementedError
+
+    def _ended(self, child: Child) -> MachineError | None:
+        """Returns the error if this program should not have ended."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for child in self._children:
+            child.close()
+        self._selector.close()
+
+    def poll(self, seconds: float) -> None:
+        """Reads all programs for that long, at least once."""
+        until = time.monotonic() + seconds
+        while True:
+            left = until - time.monotonic()
+            self._read(max(0.0, left))
+            if left <= 0 or not self._selector.get_map():
+                return
+
+    def _start(self, node: str, argv: Sequence[str], **kw: Any) -> Child:
+        child = Child(self._lab, node, argv, **kw)
+        self._children.append(child)
+        self._selector.register(child.fd, selectors.EVENT_READ, child)
+        return child
+
+    def _read(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            child: Child = key.data
+            for said in child.read():
+                self._take(child, said)
+            if child.closed:
+                self._selector.unregister(child.fd)
+                if (error := self._ended(child)) is not None:
+                    raise error
+
+    def _wait(self, seconds: float, is_so: Callable[[], bool], message: Callable[[], str], hint: str) -> None:
+        """Reads all programs until `is_so`. Raises MachineError."""
+        until = time.monotonic() + seconds
+        while not is_so():
+            left = until - time.monotonic()
+            if left <= 0:
+                raise MachineError(message(), hint=hint)
+            self._read(min(left, 0.1))

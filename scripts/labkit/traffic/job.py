@@ -8,21 +8,17 @@ with Job(lab, version=4) as job:
 job.steps                           # when each step began and ended, by the first rank
 """
 
-import contextlib
-import selectors
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from labkit.cluster import bringup
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import patience
 from labkit.places import end_program
-from labkit.traffic.child import Child
+from labkit.traffic.child import Child, Children
 from mrcd.errors import MachineError
 
 BYTES = 16_000_000  # bytes that a step sums
@@ -62,97 +58,64 @@ class JobEndedError(MachineError):
     """A rank has ended by itself."""
 
 
-class Job:
+class Job(Children):
     """The ranks, from their first contact to the end of the block.
 
     Raises JobEndedError if one ends, and MachineError if one does not answer.
     """
 
     def __init__(self, lab: Lab, version: int) -> None:
-        self._lab, self._version = lab, version
-        self._ranks: list[Child] = []
-        self._selector = selectors.DefaultSelector()
-        self._exit = contextlib.ExitStack()
-        self._ready: set[str] = set()
-        self._done: dict[str, int] = {}  # steps of each rank
+        super().__init__(lab)
+        self._version = version
+        self._directory = tempfile.TemporaryDirectory(prefix="mrcd-job-")
+        self._done: dict[str, int] = {}  # steps of each rank that is ready
         self.steps: list[Step] = []
 
-    def __enter__(self) -> "Job":
-        try:
-            store = Path(self._exit.enter_context(tempfile.TemporaryDirectory(prefix="mrcd-job-"))) / "store"
-            for rank, host in enumerate(self._lab.fabric.hosts):
-                self._start(rank, host, store)
-            self._wait(START_S, lambda host: host in self._ready)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+    def _begin(self) -> None:
+        store = Path(self._directory.name) / "store"
+        for rank, host in enumerate(self._lab.fabric.hosts):
+            address = next(
+                str(p.network_address)
+                for p in self._lab.fabric.config.host(host).prefixes
+                if p.version == self._version and p.prefixlen == p.max_prefixlen
+            )
+            argv = [PYTHON, "-I", str(PROGRAM), *map(str, (rank, RANKS, store, address, BYTES))]
+            self._start(host, argv, env=bringup.environment(self._lab.state, host) | {"OMP_NUM_THREADS": "1"})
+        self._wait_for(START_S, 0)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for child in self._ranks:
-            child.close()
-        self._selector.close()
-        self._exit.close()
+        super().__exit__(kind, error, tb)
+        self._directory.cleanup()
 
     def begin(self, number: int) -> None:
         """Lets all ranks run `number` steps."""
-        for child in self._ranks:
+        for child in self._children:
             try:
                 child.write(str(number))
             except BrokenPipeError:
                 raise self._ended(child) from None
 
     def run(self, number: int) -> list[Step]:
-        """Runs `number` steps in all ranks, and returns them."""
-        first, until = len(self.steps), {host: done + number for host, done in self._done.items()}
+        """Runs `number` steps in all ranks, and returns them. All steps begun before are over."""
+        first = len(self.steps)
         self.begin(number)
-        self._wait(TURN_S, lambda host: self._done[host] >= until[host])
+        self._wait_for(TURN_S, first + number)
         return self.steps[first:]
 
-    def poll(self, seconds: float) -> None:
-        """Reads all ranks for that long, at least once."""
-        until = time.monotonic() + seconds
-        while True:
-            left = until - time.monotonic()
-            for key, _ in self._selector.select(max(0.0, left)):
-                self._hear(key.data)
-            if left <= 0:
-                return
+    def _take(self, child: Child, said: dict[str, Any]) -> None:
+        if "ready" in said:
+            self._done[child.node] = 0
+            return
+        self._done[child.node] += 1
+        if child is self._children[0]:
+            self.steps.append(Step(said["begin_ns"], said["end_ns"]))
 
-    def _start(self, rank: int, host: str, store: Path) -> None:
-        address = next(
-            str(p.network_address)
-            for p in self._lab.fabric.config.host(host).prefixes
-            if p.version == self._version and p.prefixlen == p.max_prefixlen
-        )
-        argv = [PYTHON, "-I", str(PROGRAM), *map(str, (rank, RANKS, store, address, BYTES))]
-        env = bringup.environment(self._lab.state, host) | {"OMP_NUM_THREADS": "1"}
-        child = Child(self._lab, host, argv, env=env)
-        self._ranks.append(child)
-        self._done[host] = 0
-        self._selector.register(child.fd, selectors.EVENT_READ, child)
+    def _wait_for(self, seconds: float, steps: int) -> None:
+        def late() -> list[str]:
+            return [c.node for c in self._children if self._done.get(c.node, -1) < steps]
 
-    def _hear(self, child: Child) -> None:
-        for said in child.read():
-            if "ready" in said:
-                self._ready.add(child.node)
-                continue
-            self._done[child.node] += 1
-            if child is self._ranks[0]:
-                self.steps.append(Step(said["begin_ns"], said["end_ns"]))
-        if child.closed:
-            raise self._ended(child)
-
-    def _wait(self, seconds: float, is_done: Callable[[str], bool]) -> None:
-        until = time.monotonic() + seconds
-        while late := [c.node for c in self._ranks if not is_done(c.node)]:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise MachineError(
-                    f"the job's rank in {late[0]} does not answer", hint="see mrcctl events in the hosts"
-                )
-            for key, _ in self._selector.select(left):
-                self._hear(key.data)
+        hint = "see mrcctl events in the hosts"
+        self._wait(seconds, lambda: not late(), lambda: f"the job's rank in {late()[0]} does not answer", hint=hint)
 
     def _ended(self, child: Child) -> JobEndedError:
         return JobEndedError(f"the job's rank in {child.node} ended by itself: {child.last_words}")

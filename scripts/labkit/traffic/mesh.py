@@ -5,45 +5,40 @@ with Mesh(lab, rate=400):
     …
 """
 
-import subprocess
 import sys
-from types import TracebackType
 from typing import Any
 
 from labkit.cluster.api import Lab
+from labkit.cluster.patience import patience
 from labkit.places import end_program
+from labkit.traffic.child import Child, Children
+from mrcd.errors import MachineError
 
 PROGRAM = end_program("meshend")
 PORT = 7100
+_START_S = patience(10.0)
 
 
-class Mesh:
+class Mesh(Children):
     """UDP packets from each host to each other one, `rate` per second and pair. Use as a context manager."""
 
     def __init__(self, lab: Lab, rate: int) -> None:
-        self._lab, self._rate = lab, rate
-        self._children: list[subprocess.Popen[Any]] = []
+        super().__init__(lab)
+        self._rate = rate
+        self._ready: set[str] = set()
 
-    def __enter__(self) -> "Mesh":
+    def _begin(self) -> None:
         hosts = self._lab.fabric.hosts
         addresses = {h: f"10.99.0.{i + 1}" for i, h in enumerate(hosts)}
         for host in hosts:
             peers = [a for h, a in addresses.items() if h != host]
             argv = [sys.executable, "-I", str(PROGRAM), addresses[host], str(PORT), str(self._rate), *peers]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            self._children.append(self._lab.popen(host, argv, **pipes))
-        for child in self._children:
-            assert child.stdout is not None
-            child.stdout.readline()
-        return self
+            self._start(host, argv)
+        words = "a host of the mesh does not begin to send"
+        self._wait(_START_S, lambda: self._ready == set(hosts), lambda: words, hint="scripts/lab status")
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for child in self._children:
-            assert child.stdin is not None
-            child.stdin.close()
-        for child in self._children:
-            try:
-                child.wait(3)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+    def _take(self, child: Child, said: dict[str, Any]) -> None:
+        self._ready.add(child.node)
+
+    def _ended(self, child: Child) -> MachineError:
+        return MachineError(f"the mesh ended by itself: {child.node}: {child.last_words}")

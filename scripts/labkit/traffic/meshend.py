@@ -3,7 +3,7 @@
 
 A program of its own, run inside a host (mesh.py starts it):
 
-    meshend.py ADDRESS PORT RATE PEER…       until its stdin closes; prints `ready`
+    meshend.py ADDRESS PORT RATE PEER…       until its stdin closes; prints a JSON object: `ready`
 
 Standard library only, so that it starts quickly.
 """
@@ -24,7 +24,7 @@ def main() -> None:
     with socket.socket(family, socket.SOCK_DGRAM) as s:
         s.bind((address, port))
         s.setblocking(False)
-        print("ready", flush=True)
+        print('{"ready": true}', flush=True)
         began, sent = time.monotonic(), 0
         while True:
             due = int((time.monotonic() - began) * rate)

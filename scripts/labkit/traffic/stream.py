@@ -8,16 +8,14 @@ with Stream(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3"), rate=50_000) as str
 result.lost(first, last)
 """
 
-import json
-import subprocess
 import sys
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import patience
 from labkit.places import end_program
+from labkit.traffic.child import Child, Children
 from labkit.traffic.flow import Ends
 from mrcd.errors import MachineError
 
@@ -49,36 +47,33 @@ class Result:
         return self.sent / self.seconds
 
 
-class Stream:
+class Stream(Children):
     """One flow, from `with` to `finish`. Raises MachineError if it cannot begin, or ends by itself."""
 
     def __init__(self, lab: Lab, ends: Ends, *, rate: int, burst: int = 10, size: int = SIZE) -> None:
-        self._lab, self._ends, self._rate, self._burst, self._size = lab, ends, rate, burst, size
-        self._children: list[subprocess.Popen[str]] = []
+        super().__init__(lab)
+        self._ends, self._rate, self._burst, self._size = ends, rate, burst, size
+        self._finishing = False
+        self._said: dict[Child, dict[str, Any]] = {}  # the newest line of each end
 
-    def __enter__(self) -> "Stream":
+    def _begin(self) -> None:
         e = self._ends
-        try:
-            self._receiver = self._start(e.target, "receive", e.target_address)
-            port = self._hear(self._receiver)["port"]
-            numbers = (port, e.source_address, self._rate, self._size, self._burst)
-            self._sender = self._start(e.source, "send", e.target_address, *map(str, numbers))
-            self.mark()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+        self._receiver = self._start(e.target, [sys.executable, "-I", str(PROGRAM), "receive", e.target_address])
+        port = self._next(self._receiver)["port"]
+        numbers = (port, e.source_address, self._rate, self._size, self._burst)
+        argv = [sys.executable, "-I", str(PROGRAM), "send", e.target_address, *map(str, numbers)]
+        self._sender = self._start(e.source, argv)
+        self.mark()
 
     def mark(self) -> int:
         """Returns the packets sent so far."""
-        assert self._sender.stdin is not None
-        self._sender.stdin.write("\n")
-        self._sender.stdin.flush()
-        return int(self._hear(self._sender)["sent"])
+        self._sender.write("")
+        return int(self._next(self._sender)["sent"])
 
     def finish(self) -> Result:
         """Stops the sender, waits for packets in flight, and counts."""
-        sender, receiver = self._last(self._sender), self._last(self._receiver)
+        self._finishing = True
+        sender, receiver = (self._last(child) for child in (self._sender, self._receiver))
         missing = [(int(a), int(b)) for a, b in receiver["missing"]]
         if receiver["highest"] + 1 < sender["sent"]:
             missing.append((receiver["highest"] + 1, sender["sent"] - 1))
@@ -92,36 +87,21 @@ class Stream:
             late_ms=sender["late_ms"],
         )
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for child in self._children:
-            for pipe in (child.stdin, child.stdout):
-                assert pipe is not None
-                pipe.close()
-            if child.poll() is None:
-                child.kill()
-            child.wait()
+    def _take(self, child: Child, said: dict[str, Any]) -> None:
+        self._said[child] = said
 
-    def _start(self, node: str, *arguments: str) -> "subprocess.Popen[str]":
-        argv = [sys.executable, "-I", str(PROGRAM), *arguments]
-        pipe = subprocess.PIPE
-        child = self._lab.popen(node, argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
-        self._children.append(child)
-        return child
+    def _ended(self, child: Child) -> MachineError | None:
+        if self._finishing and child in self._said:
+            return None
+        return MachineError(f"the UDP flow ended by itself: {child.last_words}")
 
-    def _hear(self, child: "subprocess.Popen[str]") -> dict[str, Any]:
-        assert child.stdout is not None
-        return self._fact(child, child.stdout.readline())
+    def _next(self, child: Child) -> dict[str, Any]:
+        words = f"an end of the UDP flow does not answer within {PATIENCE_S:.0f} s"
+        self._wait(PATIENCE_S, lambda: child in self._said, lambda: words, hint="is the target reachable?")
+        return self._said.pop(child)
 
-    def _last(self, child: "subprocess.Popen[str]") -> dict[str, Any]:
-        try:
-            out, _ = child.communicate("", PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            raise MachineError(f"an end of the UDP flow did not end within {PATIENCE_S:.0f} s") from None
-        return self._fact(child, out.strip().rpartition("\n")[2])
-
-    def _fact(self, child: "subprocess.Popen[str]", line: str) -> dict[str, Any]:
-        try:
-            return dict(json.loads(line))
-        except ValueError:
-            rest = line + (child.stdout.read() if child.stdout and not child.stdout.closed else "")
-            raise MachineError(f"the UDP flow ended by itself: {rest.strip() or 'without a message'}") from None
+    def _last(self, child: Child) -> dict[str, Any]:
+        child.hush()
+        words = f"an end of the UDP flow did not end within {PATIENCE_S:.0f} s"
+        self._wait(PATIENCE_S, lambda: child.closed, lambda: words, hint="is the machine busy?")
+        return self._said.pop(child)

@@ -16,7 +16,7 @@ from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
 from mrcd.ctl.terminal.render import Column, fold, table
-from mrcd.fleet_links.elements import Element, Kind
+from mrcd.fleet_links.counts import Element, Kind
 from mrcd.fleet_links.search import localise
 
 SIZES = {

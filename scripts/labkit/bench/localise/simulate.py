@@ -12,8 +12,7 @@ import numpy as np
 from numpy.random import Generator
 
 from labkit.bench.localise.traffic import SECONDS, Fabric, Floats, Ints, Traffic
-from mrcd.fleet_links.counts import Fleet, HostSums, Sums
-from mrcd.fleet_links.elements import Direction, Element, Kind
+from mrcd.fleet_links.counts import Direction, Element, Fleet, HostSums, Kind, Sums
 
 NOISE = 1e-6  # mean loss ratio of a NIC's last hop without a fault: what congestion costs
 MOST_NOISE = 1e-5  # of one NIC

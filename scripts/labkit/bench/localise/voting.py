@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.bench.localise.simulate import Losses, Simulation
 from labkit.bench.localise.traffic import Ints
-from mrcd.fleet_links.elements import Direction, Element, Kind
+from mrcd.fleet_links.counts import Direction, Element, Kind
 
 _LEAST_LOST = 3.0  # packets of an EV
 SHARES = (0.01, 0.003)  # of the votes: what 007 takes, and what fits a fabric of 1,024 NICs

@@ -1,13 +1,87 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Defines the section [health]: when an EV is taken out of use, and when it returns."""
+"""Defines the sections [auth], [fleet], [health] and [switches] of the cluster file, and the base class of all."""
 
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mrcd.config.section import Granularity, Section
+from mrcd.config.sizes import MAX_PORTS
 
+DEFAULT_PORT = 2379  # of etcd's clients
+
+Granularity = Literal["burst", "packet"]
 LossRule = Literal["ratio", "any"]
+Mode = Literal["off", "permissive", "required"]
+_Path = Annotated[str, Field(pattern="^/")]
+
+
+class Section(BaseModel):
+    """A table of the file: unknown keys and values of another type are errors; its values cannot be changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Auth(Section):
+    """Whether packets are authenticated, and by which secrets."""
+
+    mode: Mode = Field(
+        default="off",
+        description="required: packets without a tag are dropped; permissive: they are accepted and counted, for the "
+        "time in which hosts change from off to required; off: no tags are made or looked at",
+    )
+    secret_file: Annotated[str, Field(min_length=1)] = Field(
+        default="/etc/mrcd/secrets",
+        description="the file with the secrets of the cluster or of this host's pairs, mode 0600: an absolute path, or "
+        "the name of a systemd credential (LoadCredential=)",
+    )
+
+
+class Fleet(Section):
+    """The etcd cluster that gives all hosts the cluster file and fleet-wide denials. Each host reads its own file."""
+
+    etcd: list[str] = Field(
+        default_factory=list,
+        description="the URLs of etcd's members, as https://etcd1:2379; without any, all comes from this file",
+    )
+    prefix: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", max_length=200)] = Field(
+        default="/mrcd", description="under which the keys of this cluster are; each cluster needs one of its own"
+    )
+    ca_file: _Path | None = Field(
+        default=None, description="certificates of the authorities that etcd is verified by; the system's if unset"
+    )
+    cert_file: _Path | None = Field(default=None, description="this host's certificate for etcd, with key_file")
+    key_file: _Path | None = Field(default=None, description="the private key of cert_file")
+    user_file: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None,
+        description="a file of one line NAME:PASSWORD, the user at etcd, mode 0600: an absolute path, or the name of "
+        "a systemd credential (LoadCredential=)",
+    )
+
+    @model_validator(mode="after")
+    def _endpoints(self) -> Self:
+        for url in self.etcd:
+            base_url(url)
+            if url.startswith("http://") and (self.user_file or self.cert_file or self.ca_file):
+                raise ValueError(f"etcd {url!r} is not encrypted: with user_file or TLS files write https://")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file belong together: give both or none")
+        return self
+
+
+def base_url(url: str) -> str:
+    """Returns the URL of an etcd member with its port. Raises ValueError."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or DEFAULT_PORT
+    except ValueError:
+        raise ValueError(f'etcd {url!r} is not a URL; write "https://etcd1:2379"') from None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("an etcd URL has a user or a password: write them into user_file, not into this file")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError(f'etcd {url!r} is not a URL of a member; write "https://etcd1:2379"')
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port}"
 
 
 class Health(Section):
@@ -125,3 +199,21 @@ class Health(Section):
     def late_ms(self, granularity: Granularity) -> int:
         """Returns after how many milliseconds without a request the next packet requests a report."""
         return self.probe_late_ms or (1 if granularity == "burst" else 5)
+
+
+class Switches(Section):
+    """Settings of the switches for `mrcctl fabric config`. Hosts do not use it."""
+
+    downlinks: Annotated[int, Field(ge=1, le=MAX_PORTS)] | None = Field(
+        default=None,
+        description="the ports of a T0 for hosts: host ports from 0, then the T1s; the highest port of a host + 1 if "
+        "unset",
+    )
+    port_names: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None,
+        description='the names of the switches\' ports: "swp{1}" counts from 1, "Ethernet{0+4}" from 0 by 4, and '
+        '"{neighbour}" is the name at the other end; the format\'s own if unset',
+    )
+    source_filters: bool = Field(
+        default=True, description="T0s forward from a host's port only what has the host's own plane address as source"
+    )
