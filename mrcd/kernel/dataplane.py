@@ -195,6 +195,11 @@ class Dataplane(Links):
             raise
         node["generation"] = generation or _random_number()
 
+    @property
+    def is_committed(self) -> bool:
+        """Returns whether these tables are pinned in their final place, or were until a successor's replaced them."""
+        return self.tables == self.pins
+
     def commit(self) -> None:
         """Makes these tables the pinned ones: all attached programs use them now."""
         if self.tables != self.pins:
