@@ -22,7 +22,6 @@ from mrcd.auth.keyring import Keyring
 from mrcd.auth.secrets_file import Secret
 from mrcd.daemon import write_tables
 from mrcd.daemon.attached_programs import AttachedPrograms
-from mrcd.daemon.link_prober import probe_links
 from mrcd.daemon.netlink_watch import NetlinkWatch
 from mrcd.daemon.peer_routes import AT_ONCE, PeerRoutes
 from mrcd.daemon.pin_keeper import keep_pins
@@ -422,7 +421,7 @@ class Daemon:
             group.create_task(self._watch_paths())
             group.create_task(self._watch_keys())
             group.create_task(self._watch_faults())
-            group.create_task(probe_links(self.links, self._in_force, self._warn))
+            group.create_task(self.links.run(self._in_force, self._warn))
             group.create_task(self.denials.run())
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running, self.attach_anew),

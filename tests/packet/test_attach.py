@@ -15,8 +15,8 @@ from scapy.packet import Raw
 
 from mrcd.errors import KernelError
 from mrcd.kernel import libbpf
+from mrcd.kernel.libbpf import LinkInfo
 from mrcd.kernel.links import Attachment, Links
-from mrcd.kernel.structs import LinkInfo
 from tests.packet.cluster import EVS, H2
 from tests.packet.kernel import needs_tcx
 from tests.packet.rig import Bench
