@@ -43,7 +43,7 @@ from mrcd.net import hooks, routes
 from mrcd.net.messages import Route
 from mrcd.net.netlink import Netlink
 from mrcd.net.nics import Nics
-from mrcd.net.route_watch import watch_routes
+from mrcd.net.route_keeper import watch_routes
 from mrcd.state_dir import DENIALS, directory
 from mrcd.view import documents, paths, running_file
 from mrcd.view.workers import Readers

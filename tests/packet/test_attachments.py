@@ -11,7 +11,7 @@ from mrcd.kernel import abi, attachments, libbpf
 from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.links import Attachment
 from mrcd.kernel.pinned import prefix_key
-from mrcd.kernel.table_sizes import PREFIXES_MAX
+from mrcd.kernel.settings import PREFIXES_MAX
 from tests.packet.cluster import H2
 from tests.packet.kernel import needs_tcx
 from tests.packet.rig import Bench

@@ -5,7 +5,7 @@ import select
 
 import pytest
 
-from mrcd.net.route_watch import RouteWatch
+from mrcd.net.route_keeper import RouteWatch
 from tests.packet.wires import Namespace
 from tests.packet.witness import as_root
 
