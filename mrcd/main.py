@@ -2,7 +2,6 @@
 """Implements the command `mrcd`: checks a configuration, or runs the daemon."""
 
 import asyncio
-import contextlib
 import faulthandler
 import json
 import logging
@@ -34,7 +33,6 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf")
 log = logging.getLogger("mrcd")
 
 _NICE = 10
-_RELOAD_TIMEOUT_S = 5.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -134,9 +132,7 @@ async def serve(
         notify("STOPPING=1")
         stopping.cancel()
         if not work.done():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RELOAD_TIMEOUT_S), daemon.admin_lock:
-                    pass  # waits for a running reload: an interrupted one would leave the tables half changed
+            await reloader.stop()
         watchdog.cancel()
         tasks = (work, keeping, following)
         ended = [task for task in tasks if task.done()]

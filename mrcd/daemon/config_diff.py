@@ -11,8 +11,7 @@ from mrcd.config.cluster_file import AGREED, Config, Host
 from mrcd.config.devices import timer_of
 from mrcd.errors import UsageError
 from mrcd.fabric.topology import Plan
-from mrcd.kernel.settings import classes, settings
-from mrcd.kernel.table_sizes import table_sizes
+from mrcd.kernel.settings import classes, settings, table_sizes
 from mrcd.versions import SCHEMA_VERSION
 
 _AT_ONCE = 64  # peers

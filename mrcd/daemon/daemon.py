@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 
@@ -20,7 +22,6 @@ from mrcd.auth.keyring import Keyring
 from mrcd.auth.secrets_file import Secret
 from mrcd.daemon import write_tables
 from mrcd.daemon.attached_programs import AttachedPrograms
-from mrcd.daemon.link_prober import probe_links
 from mrcd.daemon.netlink_watch import NetlinkWatch
 from mrcd.daemon.peer_routes import AT_ONCE, PeerRoutes
 from mrcd.daemon.pin_keeper import keep_pins
@@ -42,13 +43,29 @@ from mrcd.net import hooks, routes
 from mrcd.net.messages import Route
 from mrcd.net.netlink import Netlink
 from mrcd.net.nics import Nics
-from mrcd.net.route_watch import watch_routes
+from mrcd.net.route_keeper import watch_routes
 from mrcd.state_dir import DENIALS, directory
 from mrcd.view import documents, paths, running_file
 from mrcd.view.workers import Readers
 
 log = logging.getLogger("mrcd")
 _KEYS_S = 0.1  # between two looks at the keys that the peers accept
+
+
+@dataclass
+class Setup:
+    """What is in force together: a plan, the programs loaded for it, their tables, and what reads these."""
+
+    plan: Plan
+    dataplane: Dataplane
+    tables: Tables
+    secrets: Sequence[Secret]
+    view: documents.View
+    monitor: Monitor
+    peers: dict[int, Peer]  # by row, which is the host id
+    replaced_hosts: set[int]  # rows that were of other hosts in the setup before
+    erased: write_tables.Erased = field(default_factory=write_tables.Erased)
+    """Records that the setup after this one has erased in the same tables."""
 
 
 class Daemon:
@@ -78,7 +95,8 @@ class Daemon:
         self.tables: Tables
         self.view: documents.View
         self.monitor: Monitor
-        self._forwards_by: Tables  # of the attached programs; other than `tables` only while a plan is being adopted
+        self._setup: Setup | None = None  # in force
+        self._both: tuple[Tables, ...] = ()  # tables that attached programs may use, while a plan is being adopted
         self._planes = PlaneMask(self.events)
         self._watch = NetlinkWatch(self.netlink_lock)
         self._warned: set[str] = set()
@@ -91,82 +109,166 @@ class Daemon:
         """Load the programs and put the plan in force."""
         self.netlink, self._routes = netlink, PeerRoutes(netlink, self._routes_of, self._note_written, self._watch.wake)
         self.nics = Nics(self.plan, netlink, self._warn, self._watch.look_again)
-        self.use_secrets(self.plan, read_secrets(self.plan))
+        secrets = read_secrets(self.plan)
         libbpf.use_bcc()
         self.dataplane.load()
-        self._forwards_by = tables = Tables(self.dataplane.tables, writable=True)
-        await self.adopt(self.plan, self.dataplane, tables)
+        await self.adopt(self.plan, self.dataplane, Tables(self.dataplane.tables, writable=True), secrets)
         self._note_routed()
         what = "tables are new" if self.dataplane.fresh else "tables of the last run are used"
         self.events.add("daemon", reason="started", after="detached" if self.detached else "attached")
         log.info("%s: %d peers, %d EVs; %s", self.plan.host.name, len(self.peers), self.plan.ev_count, what)
 
-    async def adopt(self, plan: Plan, dataplane: Dataplane, tables: Tables) -> None:
-        """Put a plan in force, in an order that loses nothing; `dataplane` is loaded for it, with `tables`.
+    async def adopt(self, plan: Plan, dataplane: Dataplane, tables: Tables, secrets: Sequence[Secret]) -> None:
+        """Put a plan in force; `dataplane` is loaded for it, with `tables`. If a step fails, undo all.
 
-        Meanwhile the attached programs forward by the plan before. Requests for documents wait.
+        Meanwhile the attached programs forward by the plan before. Requests for documents wait. A start that fails is
+        not undone.
         """
-        in_force = self._adopted.is_set()  # false at the start, and if the last plan failed half-way
+        async with self.netlink_lock:
+            try:
+                await self._hold()
+                await self._walk(self._setup, self._make_setup(plan, dataplane, tables, secrets))
+            finally:
+                self._resume()
+        heap.settle()
+
+    def steps(self) -> tuple[Callable[[Setup | None, Setup], Awaitable[None]], ...]:
+        """Returns the steps from one setup to another, in an order that loses nothing.
+
+        The opposite of each step is the same step from the second setup to the first.
+        """
+        return (
+            self._leave_removed_hosts,
+            self._write_tables,
+            self._deny_paths,
+            self._replace_programs,
+            self._commit_tables,
+            self._write_routes,
+        )
+
+    async def _walk(self, before: Setup | None, after: Setup) -> None:
+        """Take all steps. If one fails, undo it and those before it."""
+        self._use(after)
+        for n, step in enumerate(self.steps()):
+            try:
+                await step(before, after)
+            except BaseException as e:
+                if before is not None:
+                    log.error("%s; going back to the configuration before", e.args[0] if e.args else repr(e))
+                    await self._walk_back(after, before, n + 1)
+                raise
+
+    async def _walk_back(self, failed: Setup, before: Setup, count: int) -> None:
+        """Undo the first steps in their order, which loses nothing either. An error of one does not stop the others."""
+        self._use(before)
+        for step in self.steps()[:count]:
+            try:
+                await step(failed, before)
+            except Exception as e:
+                log.error("%s; trying again", e.args[0] if e.args else repr(e))
+                self.attach_anew()
+        self.look_at_routes()
+
+    async def _hold(self) -> None:
+        """Hold requests for documents, and stop the monitor."""
         self._adopted.clear()
         await self.readers.stop()
         if self._monitoring:
             self._monitoring.cancel()
             await asyncio.wait({self._monitoring})
             self.monitor.log_events()  # events of the plan before, by the names that peers had
-        shrinks = plan.inner_mtu < self.plan.inner_mtu
-        self.nics.follow(plan)
-        left = set(self.plan.interfaces) - set(plan.interfaces)
-        self.plan, self.dataplane, self.tables = plan, dataplane, tables
-        dataplane.plan = plan
-        before = {row: p.host.name for row, p in self.peers.items()} or running_file.hosts_before(self.run_dir)
-        replaced_hosts = running_file.replaced_hosts(before, plan)
-        gone = self.peers.keys() - {p.host.id for p in plan.peers} | self.peers.keys() & replaced_hosts
-        self.peers = {p.host.id: p for p in plan.peers}
-        self._routes.keep_only(self.peers.keys())
-        for row in gone:
-            await self._routes.drop(row, delete=in_force)  # from here on nothing is sent to removed hosts
-        added = [row for row in self.peers if not tables.peers["configured"][row]]
+
+    def _resume(self) -> None:
+        """Run the monitor and serve documents again."""
+        self._both = ()
+        self._adopted.set()
+        self.readers.go_on()
+
+    def _make_setup(self, plan: Plan, dataplane: Dataplane, tables: Tables, secrets: Sequence[Secret]) -> Setup:
+        before, view = self._setup, documents.View(tables, plan, self.programs.hooks, dataplane.pins)
+        view.memory, view.link_watch = self.faults.memory, self.links
+        names = {row: p.host.name for row, p in self.peers.items()} or running_file.hosts_before(self.run_dir)
+        replaced_hosts = running_file.replaced_hosts(names, plan)
+        monitor = Monitor(plan, tables, dataplane, self.events, self._routes.mark)
+        if before:
+            # The plan before may be put in force again, as it is now.
+            before.secrets, before.erased, before.replaced_hosts = self.keyring.wanted, write_tables.Erased(), set()
+            monitor.follow(before.monitor, replaced_hosts)
+            self._both = tables, before.tables
+        peers = {p.host.id: p for p in plan.peers}
+        return Setup(plan, dataplane, tables, secrets, view, monitor, peers, replaced_hosts)
+
+    def _use(self, setup: Setup) -> None:
+        """Have all parts of the daemon work with a setup."""
+        self._setup, self.plan, self.peers = setup, setup.plan, setup.peers
+        self.dataplane, self.tables = setup.dataplane, setup.tables
+        self.view, self.monitor = setup.view, setup.monitor
+
+    async def _leave_removed_hosts(self, before: Setup | None, after: Setup) -> None:
+        """Delete the routes of hosts that are not in the plan: from here on nothing is sent to them."""
+        self._routes.keep_only(after.peers.keys())
+        if before:
+            for row in before.peers.keys() - (after.peers.keys() - after.replaced_hosts):
+                await self._routes.drop(row)
+
+    async def _write_tables(self, before: Setup | None, after: Setup) -> None:
+        """Write peers, paths, links, keys and prefixes; new tables take over the states of the former ones."""
+        tables, plan, dataplane = after.tables, after.plan, after.dataplane
+        after.erased.put_back(dataplane.refresh)
+        self.use_secrets(plan, after.secrets)
+        added = [row for row in after.peers if not tables.peers["configured"][row]]
         self.keyring.add(tables.auths, np.array(added, np.int64))  # first: packets of a new peer are refused until then
-        write_tables.write_peers(tables, plan, dataplane.refresh, replaced_hosts)
+        erased = before.erased if before and before.tables is tables else write_tables.Erased()
+        write_tables.write_peers(tables, plan, dataplane.refresh, after.replaced_hosts, erased)
         write_tables.write_links(tables, plan)
-        for n, _ in enumerate(dataplane.take_over(tables, replaced_hosts)):
+        for n, _ in enumerate(dataplane.take_over(tables, after.replaced_hosts)):
             if n % AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._follow_keys(anew=True)
         dataplane.set_prefixes(write_tables.prefixes(plan))
-        self.view = documents.View(tables, plan, self.programs.hooks, dataplane.pins)
-        self.view.memory, self.view.link_watch = self.faults.memory, self.links
         self.links.follow(plan)
-        monitor = Monitor(plan, tables, dataplane, self.events, self._routes.mark)
-        if self._monitoring:
-            monitor.follow(self.monitor, replaced_hosts)
-        self.monitor = monitor
-        await self.denials.use_paths(plan, tables, self.monitor)
+
+    async def _deny_paths(self, _: Setup | None, after: Setup) -> None:
+        await self.denials.use_paths(after.plan, after.tables, after.monitor)
+
+    async def _replace_programs(self, before: Setup | None, after: Setup) -> None:
+        """Set up interfaces and planes, then attach the programs."""
+        shrinks = before is not None and after.plan.inner_mtu < before.plan.inner_mtu
         if shrinks:  # peers still send longer packets, which the veth would drop on the way through GRO
-            self._forwards_by.node["merge_ifindex"] = 0
+            for tables in self._both:
+                tables.node["merge_ifindex"] = 0
+        self.nics.follow(after.plan)
         await self._reconcile(merging=not shrinks)
-        await self.nics.remove_addresses(left)
+        if before:
+            await self.nics.remove_addresses(set(before.plan.interfaces) - set(after.plan.interfaces))
         if shrinks:  # packets must fit the new programs before these are attached
             await self.write_routes()
+        if self._goes_back(before, after) and before.dataplane.changed:
+            for tables in self._both:  # until all NICs use the same again: see Dataplane.replacing_programs
+                tables.node["generation"] = 0
         self.attach_programs()
         self._write_receiver(merging=True)
-        dataplane.commit()
-        self._forwards_by = tables
+
+    async def _commit_tables(self, before: Setup | None, after: Setup) -> None:
+        """Pin the tables in place of those before, and tell mrcctl and the peers."""
+        if self._goes_back(before, after) and before.dataplane.is_committed:
+            after.dataplane.repin_tables()
+        after.dataplane.commit()
         self.monitor.announce()  # keys, mode, planes and status of this host may be others now
         self.save_running()
+
+    @staticmethod
+    def _goes_back(before: Setup | None, after: Setup) -> TypeGuard[Setup]:
+        """Returns whether new tables are given up for those that were committed before."""
+        return before is not None and before.tables is not after.tables and after.dataplane.is_committed
+
+    async def _write_routes(self, before: Setup | None, _: Setup) -> None:
+        """Write routes now if they are few. A start goes on if one is refused, tries again, and logs it then."""
         self.look_at_routes()
         if len(self.peers) <= AT_ONCE:
-            # A reload is undone if a route is refused. A start goes on, tries again, and logs it then.
-            with contextlib.nullcontext() if in_force else contextlib.suppress(MrcdError):
+            with contextlib.nullcontext() if before else contextlib.suppress(MrcdError):
                 await self._routes.write_changed()
             self._watch.look_again()
-        heap.settle()
-        self.resume()
-
-    def resume(self) -> None:
-        """Run the monitor and serve documents again, after a plan was adopted or has failed half-way."""
-        self._adopted.set()
-        self.readers.go_on()
 
     def attach_anew(self) -> None:
         """Have the programs attached again as soon as possible."""
@@ -232,7 +334,7 @@ class Daemon:
     def _lose(self, ifindex: int) -> None:
         """Leave the planes of a link without a carrier, and tell the peers. `_reconcile` does the rest."""
         self.nics.note_carrier_lost(ifindex)
-        if self._planes.leave_lost(self.nics, (self.tables, self._forwards_by)):
+        if self._planes.leave_lost(self.nics, (self.tables, *self._both)):
             self.monitor.announce()
 
     def _warn(self, text: str) -> None:
@@ -243,7 +345,7 @@ class Daemon:
 
     def attach_programs(self) -> None:
         """Attach the programs that this host needs in its state, and detach others. Raises MrcdError."""
-        self.programs.attach(self.plan, self.dataplane, self.nics, (self.tables, self._forwards_by))
+        self.programs.attach(self.plan, self.dataplane, self.nics, (self.tables, *self._both))
 
     # ---- routes ----
 
@@ -319,7 +421,7 @@ class Daemon:
             group.create_task(self._watch_paths())
             group.create_task(self._watch_keys())
             group.create_task(self._watch_faults())
-            group.create_task(probe_links(self.links, self._in_force, self._warn))
+            group.create_task(self.links.run(self._in_force, self._warn))
             group.create_task(self.denials.run())
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running, self.attach_anew),

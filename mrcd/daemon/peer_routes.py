@@ -57,10 +57,9 @@ class PeerRoutes:
         """Leave out peers that are not in the plan any more."""
         self._changed &= rows
 
-    async def drop(self, row: int, *, delete: bool) -> None:
-        """Forget a peer. Deletes its routes if `delete`; otherwise `write_changed` does when no row is left."""
-        if delete:
-            _log(await self._keeper.set_routes(row, ()))
+    async def drop(self, row: int) -> None:
+        """Forget a peer, and delete its routes."""
+        _log(await self._keeper.set_routes(row, ()))
         self._keeper.forget(row)
 
     async def write_all(self, rows: Iterable[int]) -> None:

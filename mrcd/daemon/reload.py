@@ -9,8 +9,8 @@ all states and counters.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from mrcd.net import hooks
 
 log = logging.getLogger("mrcd.daemon.reload")
 _MOST_NAMES = 10  # of peers, in one message
+_STOP_S = 5.0
+
+T = TypeVar("T")
 
 
 class Reloader:
@@ -38,17 +41,16 @@ class Reloader:
     def __init__(self, daemon: Daemon, source: FileSource) -> None:
         self.source = source
         self._daemon = daemon
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def reload(self, *, force: bool = False) -> dict[str, Any]:
         """Apply the file. Returns the difference as a document, with a message.
 
         Raises UsageError for an invalid file, or one that a reload cannot apply; MachineError if the kernel refuses.
-        The running configuration stays in force then.
+        The running configuration stays in force then. The end of the caller does not end the reload: `stop` does.
         """
         try:
-            async with self._daemon.admin_lock:
-                return await self._reload(force)
+            return await asyncio.shield(self._begin(self._reload(force)))
         except MrcdError as e:
             what = str(e.args[0])
             self._daemon.events.add("daemon", reason="reload_refused", evidence={"error": what})
@@ -66,9 +68,22 @@ class Reloader:
 
     def on_signal(self) -> None:
         """Reload on SIGHUP, and log errors."""
-        task = asyncio.get_running_loop().create_task(self._try())
+        self._begin(self._try())
+
+    async def stop(self) -> None:
+        """Wait for a running reload, detach or attach. A reload that takes longer than _STOP_S is undone."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S), self._daemon.admin_lock:
+                return
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _try(self) -> None:
         try:
@@ -79,6 +94,10 @@ class Reloader:
             log.exception("reload")
 
     async def _reload(self, force: bool) -> dict[str, Any]:
+        async with self._daemon.admin_lock:
+            return await self._reload_locked(force)
+
+    async def _reload_locked(self, force: bool) -> dict[str, Any]:
         daemon, before = self._daemon, self._daemon.plan
         loaded = await asyncio.to_thread(self.source.load)
         plan = await asyncio.to_thread(topology.plan, loaded.config, before.host.name)
@@ -158,47 +177,26 @@ class Reloader:
     async def apply(self, plan: Plan, difference: config_diff.Difference, secrets: Sequence[Secret]) -> None:
         """Put the plan in force, or restore the one before if that fails."""
         daemon = self._daemon
-        before, old, old_tables = daemon.plan, daemon.dataplane, daemon.tables
-        former_secrets = daemon.keyring.wanted
+        old, old_tables = daemon.dataplane, daemon.tables
         new, tables = old, old_tables
         try:
             if difference.programs:
                 new = old.successor(plan)
                 await load_programs(new)
-            if new.tables != new.pins:
+            if not new.is_committed:
                 tables = Tables(new.tables, writable=True)
-            async with daemon.netlink_lock:
-                try:
-                    daemon.use_secrets(plan, secrets)
-                    await daemon.adopt(plan, new, tables)
-                except Exception as e:
-                    log.error("%s; going back to the configuration before", e.args[0] if e.args else repr(e))
-                    try:
-                        if tables is not old_tables:
-                            if new.tables == new.pins:  # committed
-                                old.repin_tables()
-                            if new.changed:  # until all NICs use the old tables again: see Dataplane.replacing_programs
-                                tables.node["generation"] = old_tables.node["generation"] = 0
-                        daemon.use_secrets(before, former_secrets)
-                        await daemon.adopt(before, old, old_tables)
-                        if tables is not old_tables:
-                            tables.close()
-                    except BaseException:
-                        daemon.attach_anew()
-                        raise
-                    finally:
-                        daemon.resume()
-                    if isinstance(e, MrcdError):
-                        raise
-                    raise MachineError(f"unexpected {type(e).__name__}: {e}; the configuration before is back") from e
-        except BaseException:
-            if new is not old:
-                new.close()
+            await daemon.adopt(plan, new, tables, secrets)
+        except MrcdError:
             raise
-        if new is not old:
-            old.close()
-        if tables is not old_tables:
-            old_tables.close()
+        except Exception as e:
+            raise MachineError(f"unexpected {type(e).__name__}: {e}; the configuration before is back") from e
+        finally:
+            if daemon.dataplane is old:
+                old.remove_staged()
+            for unused in {new, old} - {daemon.dataplane}:
+                unused.close()
+            for mapped in {tables, old_tables} - {daemon.tables}:
+                mapped.close()
 
 
 async def load_programs(dataplane: Dataplane) -> None:

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,33 +24,67 @@ _AT_ONCE = 32  # peers: their EVs fit into a CPU cache
 _POLICY_SHIFT = 16
 
 
+class Erased:
+    """Copies of records that were erased, by which a plan that is given up leaves what was known before."""
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[int, NDArray[Any], Any, NDArray[Any]]] = []  # row, table, index, records
+
+    def erase(self, row: int, table: NDArray[Any], at: Any) -> NDArray[Any]:
+        """Set records of a row to zero. Returns the copy."""
+        copy: NDArray[Any] = table[at].copy()
+        self._copies.append((row, table, at, copy))
+        table[at] = np.zeros((), table.dtype)
+        return copy
+
+    def put_back(self, refresh: Callable[[int], None]) -> None:
+        """Write all records again. As in write_peers, a peer or path is not used while its record changes."""
+        for row, table, at, copy in self._copies:
+            if "configured" in (copy.dtype.names or ()):
+                table["configured"][at] = 0
+                refresh(row)
+        for _, table, at, copy in reversed(self._copies):
+            table[at] = copy
+        for row in {row for row, *_ in self._copies}:
+            refresh(row)
+
+
 def write_peers(
-    tables: Tables, plan: Plan, refresh: Callable[[int], None], replaced_hosts: AbstractSet[int] = frozenset()
+    tables: Tables,
+    plan: Plan,
+    refresh: Callable[[int], None],
+    replaced_hosts: AbstractSet[int] = frozenset(),
+    erased: Erased | None = None,
 ) -> list[int]:
     """Configure peers and EVs. Returns the rows (host ids) with new or changed paths.
 
     `refresh` has the programs compute a row's usable EVs: a path leaves the rotation before its record is erased.
     `replaced_hosts`: rows whose host id belonged to another host before; their records are erased.
     """
-    wanted = {p.host.id for p in plan.peers} - replaced_hosts
+    wanted, erased = {p.host.id for p in plan.peers} - replaced_hosts, erased or Erased()
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
             for table in (tables.peers, tables.evs, tables.path_stats, tables.reports, tables.watches):
-                # not rxs, auths and replays: both ends count on if the peer comes back
-                table[row] = np.zeros(table[row].shape, table.dtype)
-            tables.auths["clock_ns"][row] = tables.auths["untagged"][row] = 0  # another host may come
+                erased.erase(row, table, row)  # not rxs, auths and replays: both ends count on if the peer comes back
+            for name in ("clock_ns", "untagged"):  # another host may come
+                erased.erase(row, tables.auths[name], row)
     rows = np.array([p.host.id for p in plan.peers], np.int64)
     probe_pace = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)
     tables.node["idle_us"], tables.node["idle_evs"] = probe_pace.interval_ns // 1000, probe_pace.window
     changed = []
     for start in range(0, len(rows), _AT_ONCE):
         which = np.arange(start, min(start + _AT_ONCE, len(rows)))
-        changed += _write_some(tables, plan, which, rows[which], refresh)
+        changed += _write_some(tables, plan, which, rows[which], refresh, erased)
     return changed
 
 
 def _write_some(
-    tables: Tables, plan: Plan, which: NDArray[np.int64], rows: NDArray[np.int64], refresh: Callable[[int], None]
+    tables: Tables,
+    plan: Plan,
+    which: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    refresh: Callable[[int], None],
+    erased: Erased,
 ) -> list[int]:
     """Configure the peers `which`, by their number in the plan, whose rows are `rows`."""
     changed = []
@@ -70,8 +105,8 @@ def _write_some(
         if stale[i].any():
             tables.evs["configured"][row, stale[i]] = 0
             refresh(row)
-            tables.evs[row, stale[i]] = np.zeros((), abi.EV)
-            tables.path_stats[row, stale[i]] = np.zeros((), abi.PATH_STATS)
+            erased.erase(row, tables.evs, (row, stale[i]))["configured"] = 1
+            erased.erase(row, tables.path_stats, (row, stale[i]))
         if new[i].any():
             if wanted.srh is not None:
                 _srhs(tables)[row, new[i]] = wanted.srh[i, new[i]]

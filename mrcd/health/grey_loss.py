@@ -26,14 +26,15 @@ window anew, so that it is usually named sooner if it is still lossy. Frequent r
 """
 
 import math
+import mmap
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.config.cluster_file import Health
 from mrcd.health.hold_down import Bools, Ints, Records, select_rows
-from mrcd.kernel import zeros
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
 
@@ -127,10 +128,10 @@ class Grey:
     def __init__(self, settings: Health, peers: int, evs: int) -> None:
         shape = (len(WINDOWS_S), peers, evs)
         self._s = settings
-        self._now = {name: zeros.zeros(shape[1:], np.uint32) for name in _COUNTS}
-        self._then = {name: zeros.zeros(shape, np.uint32) for name in _COUNTS}
-        self._begun_ns = zeros.zeros(shape[:2], np.int64)  # start of the current window; 0 before the first
-        self._in_use_ns = zeros.zeros(shape[1:], np.int64)  # since when an EV is in use; 0 if it is not
+        self._now = {name: zeros(shape[1:], np.uint32) for name in _COUNTS}
+        self._then = {name: zeros(shape, np.uint32) for name in _COUNTS}
+        self._begun_ns = zeros(shape[:2], np.int64)  # start of the current window; 0 before the first
+        self._in_use_ns = zeros(shape[1:], np.int64)  # since when an EV is in use; 0 if it is not
         self._tested_ns = np.zeros(peers, np.int64)
 
     def add_slice(self, rows: Ints, sent: Counts, lost: Counts) -> None:
@@ -205,3 +206,16 @@ class Grey:
 def _grown(now: NDArray[np.uint32], before: NDArray[np.uint32]) -> Ints:
     """Returns the growth of a wrapping counter; 0 if it has decreased, because a loss was revoked."""
     return np.maximum((now - before).view(np.int32), 0).astype(np.int64)
+
+
+def zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Returns an array of zeros in 4 KB pages.
+
+    numpy asks for huge pages (madvise(2)), so that the first write to a row takes 2 MB. The counts of a million EVs
+    have 100 MB, and only the rows of lossy peers are written.
+    """
+    kind, count = np.dtype(dtype), math.prod(shape)
+    if not count:
+        return np.zeros(shape, kind)
+    area = mmap.mmap(-1, count * kind.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(area, kind, count).reshape(shape)

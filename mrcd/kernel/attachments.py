@@ -15,7 +15,7 @@ from typing import Any
 
 from mrcd.errors import KernelError, MachineError
 from mrcd.kernel import libbpf
-from mrcd.kernel.structs import LinkInfo, ProgramInfo
+from mrcd.kernel.libbpf import LinkInfo, ProgramInfo
 
 Document = dict[str, Any]
 

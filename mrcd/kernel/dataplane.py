@@ -26,8 +26,7 @@ from mrcd.kernel.migration import migrate
 from mrcd.kernel.object_file import object_path
 from mrcd.kernel.pinned import Tables, change_field, read_node
 from mrcd.kernel.pins import PinDescriptors, ensure_bpffs, locked, remove, version_of
-from mrcd.kernel.settings import classes, settings
-from mrcd.kernel.table_sizes import table_sizes
+from mrcd.kernel.settings import classes, settings, table_sizes
 
 log = logging.getLogger(__name__)
 
@@ -193,6 +192,11 @@ class Dataplane(Links):
                 node["generation"] = generation
             raise
         node["generation"] = generation or _random_number()
+
+    @property
+    def is_committed(self) -> bool:
+        """Returns whether these tables are pinned in their final place, or were until a successor's replaced them."""
+        return self.tables == self.pins
 
     def commit(self) -> None:
         """Makes these tables the pinned ones: all attached programs use them now."""

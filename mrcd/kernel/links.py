@@ -11,8 +11,8 @@ from typing import Literal
 
 from mrcd.errors import KernelError
 from mrcd.kernel import libbpf
+from mrcd.kernel.libbpf import LinkInfo
 from mrcd.kernel.pins import PinDescriptors
-from mrcd.kernel.structs import LinkInfo
 
 Point = Literal["ingress", "egress", "xdp", "xdp-generic", "tracepoint"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mrcd.errors import KernelError
 from mrcd.kernel import libbpf
-from mrcd.kernel.structs import ProgramInfo
+from mrcd.kernel.libbpf import ProgramInfo
 
 MAX_INSTRUCTIONS = 1_000_000  # BPF_COMPLEXITY_LIMIT_INSNS of include/linux/bpf.h, since Linux 5.2
 

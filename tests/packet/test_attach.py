@@ -16,10 +16,10 @@ from scapy.packet import Raw
 from mrcd.errors import KernelError, MachineError
 from mrcd.kernel import abi, attachments, libbpf
 from mrcd.kernel.enums import EvState, Reason
+from mrcd.kernel.libbpf import LinkInfo
 from mrcd.kernel.links import Attachment, Links
 from mrcd.kernel.pinned import prefix_key
-from mrcd.kernel.structs import LinkInfo
-from mrcd.kernel.table_sizes import PREFIXES_MAX
+from mrcd.kernel.settings import PREFIXES_MAX
 from tests.packet.rig import ETHERNET, EVS, H2, Bench
 from tests.packet.wires import needs_tcx, until
 

@@ -18,7 +18,7 @@ from mrcd.errors import KernelError, MachineError
 from mrcd.net import rps
 from mrcd.net.messages import PROTOCOL, Hop, Link, Neighbour, Route, read_link
 from mrcd.net.netlink import Netlink, made_with, set_offload
-from mrcd.net.route_watch import RouteWatch
+from mrcd.net.route_keeper import RouteWatch
 from mrcd.net.routes import BEHIND_MRC0
 from tests.packet.wires import Namespace
 from tests.packet.witness import GATEWAY, as_root, ensure, eventually, ifindex, mine, run, sync, sync_on

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the diagnosis at its limits: all down, few hosts, other encapsulations, a million EVs, real interfaces."""
 
-import time
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,19 +98,27 @@ def large() -> Host:
     return Host(text(t0s=256, hosts=16, t1s=32, planes=8, evs=256))
 
 
-def cpu_s(work: Callable[[], object]) -> float:
-    """Returns the CPU time of a call, the best of three."""
-    times = []
-    for _ in range(3):
-        began = time.process_time()
+def lines_run(work: Callable[[], object]) -> int:
+    """Returns how many lines of Python a call runs."""
+    count = 0
+
+    def trace(*_: object) -> Any:
+        nonlocal count
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
         work()
-        times.append(time.process_time() - began)
-    return min(times)
+    finally:
+        sys.settrace(before)
+    return count
 
 
 @pytest.mark.parametrize("target", ["", "t1:1:2", "t0:1:2", "nic:h0:1", "nic:h40:1"])
 def test_a_million_evs_take_no_loop_over_evs(large: Host, target: str) -> None:
-    """4,096 × 256: a loop over them takes a second. As a rule 0.1 s, and 0.02 s while all is well."""
+    """4,096 × 256: some lines per peer, and a few per element that may explain a fault."""
     large.evs["state"][large.evs["configured"] != 0] = EvState.GOOD
     t0s = np.array([p.host.t0 for p in large.plan.peers])
     bad = {
@@ -121,7 +130,7 @@ def test_a_million_evs_take_no_loop_over_evs(large: Host, target: str) -> None:
     }[target]
     large.evs["state"][1:, 32:64][bad & (large.evs["configured"][1:, 32:64] != 0)] = EvState.ASSUMED_BAD
     assert [c.target for c in large.causes()] == [target] * bool(target)
-    assert cpu_s(large.causes) < (0.6 if target else 0.15)
+    assert lines_run(large.causes) < 10 * len(large.plan.peers)
 
 
 def test_many_faults_stay_quick(large: Host) -> None:
@@ -130,7 +139,7 @@ def test_many_faults_stay_quick(large: Host) -> None:
     random = np.random.default_rng(1)
     large.evs["state"][random.integers(16, 4096, 1000), random.integers(0, 256, 1000)] = EvState.ASSUMED_BAD
     assert {kind for kind, _ in large.found()} == {"unknown"}
-    assert cpu_s(large.causes) < 1
+    assert lines_run(large.causes) < 10 * len(large.plan.peers)
 
 
 # ---- what it reads ----

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity
-from mrcd.health.diagnosis.memory import GREY_NS, Memory
+from mrcd.health.diagnosis.memory import GREY_NS, WINDOW_NS, Growth, Memory
 from mrcd.health.diagnosis.read_facts import read_facts
-from mrcd.health.diagnosis.refusals import WINDOW_NS, Growth
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.kernel.enums import Drop, EvState
-from mrcd.net.unroutable import unroutable_packets
+from mrcd.net.link_state import unroutable_packets
 from tests.unit.test_diagnosis import GONE, LOSSY, Host, text
 
 S = 10**9

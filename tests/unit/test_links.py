@@ -10,8 +10,7 @@ from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.fabric import links, topology
 from mrcd.health.events import EventLog
-from mrcd.health.links.direction import direction
-from mrcd.health.links.judge import State, grid, read
+from mrcd.health.links.judge import State, direction, grid, read
 from mrcd.health.links.watch import LinkWatch, pace
 from mrcd.kernel import abi
 from tests.cluster_files import host

@@ -16,7 +16,7 @@ from mrcd.daemon import write_tables
 from mrcd.fabric import srv6, topology
 from mrcd.fabric.topology import EV, Peer, plan
 from mrcd.kernel import abi, pinned
-from mrcd.kernel.table_sizes import rows_for
+from mrcd.kernel.settings import rows_for
 from tests.cluster_files import host
 from tests.unit.arrays import Arrays
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests which secrets a reload refuses, cancellation during a reload, and a failed rollback.
+"""Tests which secrets a reload refuses, and a stop during a reload (test_adopt.py: failures).
 
-A cancelled load of programs runs to its end, because the object must not be freed below it. If the rollback fails
-too, what is missing is restored later. New secrets that would cut off reachable peers are refused.
+A cancelled load of programs runs to its end, because the object must not be freed below it. New secrets that would cut
+off reachable peers are refused.
 """
 
 import asyncio
@@ -20,13 +20,14 @@ from mrcd.auth.secrets_file import Secret
 from mrcd.config import cluster_file
 from mrcd.daemon import reload
 from mrcd.daemon.daemon import read_secrets
-from mrcd.errors import ConfigError, MachineError, UsageError
+from mrcd.errors import ConfigError, UsageError
 from mrcd.fabric import topology
 from mrcd.fleet.source import FileSource
 from mrcd.kernel import abi, enums
 from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.pinned import Tables
 from mrcd.view import documents
+from tests.unit import simulated_time
 from tests.unit.arrays import TEXT, Arrays
 
 
@@ -62,34 +63,38 @@ def test_a_stop_waits_for_programs_that_are_being_loaded(times: int) -> None:
     asyncio.run(stopped())
 
 
-@pytest.mark.parametrize("fails", [1, 2], ids=["once", "going back too"])
-def test_a_failed_rollback_reattaches_the_programs(fails: int, tmp_path: Path) -> None:
-    asked: list[str] = []
+@pytest.mark.parametrize("patience_s", [60, 0], ids=["waits", "undoes"])
+def test_a_stop_lets_a_reload_finish_or_undo_itself(
+    patience_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "_STOP_S", patience_s)
+    did, began = list[str](), asyncio.Event()
 
-    async def adopt(plan: str, *_: object) -> None:
-        asked.append(plan)
-        if len(asked) <= fails:
-            raise MachineError(f"not {plan}")
+    async def slow(plan: object, difference: object, secrets: object) -> None:
+        began.set()
+        try:
+            await asyncio.sleep(1)
+            did.append("finished")
+        except asyncio.CancelledError:
+            await asyncio.sleep(1)
+            did.append("undone")
+            raise
 
-    tables = SimpleNamespace()
-    dataplane = SimpleNamespace(pins=Path("pins"), tables=Path("pins"))
-    daemon: Any = SimpleNamespace(
-        plan="before",
-        dataplane=dataplane,
-        tables=tables,
-        netlink_lock=asyncio.Lock(),
-        adopt=adopt,
-        attach_anew=lambda: asked.append("attach"),
-        resume=lambda: asked.append("resume"),
-        keyring=SimpleNamespace(wanted=()),
-        use_secrets=lambda plan, secrets: None,
-    )
-    difference: Any = SimpleNamespace(programs=False)
-    with pytest.raises(MachineError, match="not after" if fails == 1 else "not before"):
-        asyncio.run(
-            reload.Reloader(daemon, FileSource(Path("mrcd.toml"), tmp_path)).apply(cast(Any, "after"), difference, ())
-        )
-    assert asked == ["after", "before", *(["attach"] if fails == 2 else []), "resume"]
+    async def stop() -> None:
+        host = Running(tmp_path)
+        host.daemon.detached, host.daemon.netlink_lock = False, asyncio.Lock()
+        host.daemon.netlink = SimpleNamespace(links=lambda: asyncio.sleep(0, {}))
+        monkeypatch.setattr("mrcd.net.hooks.ports", lambda *_: {0: None})
+        host.path.write_text(host.path.read_text() + "[health]\noverdue_ms = 11\n")
+        reloader = reload.Reloader(host.daemon, FileSource(host.path, tmp_path))
+        monkeypatch.setattr(reloader, "apply", slow)
+        asked = asyncio.create_task(reloader.reload())
+        await began.wait()
+        asked.cancel()  # its client has gone
+        await reloader.stop()
+
+    simulated_time.run(stop())
+    assert did == ["finished" if patience_s else "undone"]
 
 
 # ---- new secrets ----

@@ -161,6 +161,9 @@ class StandIn:
     def on_signal(self) -> None:
         pass
 
+    async def stop(self) -> None:
+        pass
+
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[RunDir], None]:

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mrcd.kernel import zeros
+from mrcd.health.grey_loss import zeros
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((3, 5), np.int64), ((2, 3, 4), np.uint32), ((0, 7), np.int16)])
 def test_lazy_arrays_are_zeros_that_can_be_written(shape: tuple[int, ...], dtype: type) -> None:
-    found = zeros.zeros(shape, dtype)
+    found = zeros(shape, dtype)
     assert found.shape == shape
     assert found.dtype == dtype
     assert not found.any()
@@ -25,6 +25,6 @@ def test_lazy_arrays_take_memory_where_they_are_written_only() -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
     before = resident()
-    found = zeros.zeros((1 << 25,), np.int64)  # 256 MB
+    found = zeros((1 << 25,), np.int64)  # 256 MB
     found[:: 1 << 20] = 1
     assert resident() - before < 8 << 20

@@ -18,7 +18,6 @@ from prometheus_client.registry import Collector
 from mrcd import __version__
 from mrcd.api.metrics import link_probes
 from mrcd.daemon.daemon import Daemon
-from mrcd.health.probe_pace import unreachable_ns
 from mrcd.kernel import histograms
 from mrcd.kernel.abi import ABI_VERSION
 from mrcd.kernel.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians
@@ -72,14 +71,13 @@ class TablesCollector(Collector):
 
     def _peers(self, paths: "EvMetrics") -> Iterator[Metric]:
         records = self._daemon.tables.peers[paths.rows]
-        heard, now = records["heard_ns"].astype(np.int64), time.monotonic_ns()
         yield paths.by_peer(
             GaugeMetricFamily(
                 "mrc_peer_reachable",
                 "1 if a packet from the peer arrived in the last 3 s (with many peers: longer).",
                 labels=["peer"],
             ),
-            (heard > 0) & (now - heard < unreachable_ns(self._daemon.plan)),
+            self._daemon.view.reachable(records["heard_ns"]),
         )
         yield paths.by_peer(
             GaugeMetricFamily(

@@ -58,7 +58,7 @@ class Facts:
     files     (peers,) SAME_FILE, NOT_TOLD, or the fingerprint of the peer's other cluster file (config/cluster_file.py)
     links     (1 + T1s, planes) abi.LINK: what link probes counted (bpf/link_probe.h); None if there are none
     has_new   whether an EV is UNKNOWN still, and not counted as failed
-    refused   reason → packets that this host has dropped lately because hosts disagree (refusals.py)
+    refused   reason → packets that this host has dropped lately because hosts disagree (memory.py)
     """
 
     host: str

@@ -1,14 +1,59 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Keeps what the tables do not: which packets were refused lately, and which EVs were left for a grey loss lately."""
+"""Keeps what the tables do not: packets refused lately because hosts disagree, and EVs left for a grey loss lately."""
 
+from collections import deque
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
-from mrcd.health.diagnosis.refusals import Growth, by_reason
 from mrcd.kernel.enums import Drop
+
+WRONG_KEY = (Drop.UNTAGGED, Drop.UNKNOWN_KEY, Drop.BAD_TAG)
+WRONG_CABLE = (Drop.WRONG_RECEIVER, Drop.WRONG_PLANE)
+CONFIG_DIFFERS = (Drop.BAD_VERSION, Drop.UNKNOWN_SENDER, Drop.BAD_EV, Drop.WRONG_SOURCE, Drop.WRONG_RECEIVER)
+REASONS = frozenset((*WRONG_KEY, *WRONG_CABLE, *CONFIG_DIFFERS))
+WINDOW_NS = 10_000_000_000
+LEAST = 3  # packets in a window; fewer are left over from a restart or a reload
+
+K = TypeVar("K")
+
+
+class Growth(Generic[K]):
+    """The newest values of some counters, by which what was counted in the last window is told from all before."""
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[int, dict[K, int]]] = deque()
+
+    def update(self, now_ns: int, counts: Mapping[K, int]) -> dict[K, int]:
+        """Returns what was counted in the last window, only where it is LEAST or more. The first call returns nothing.
+
+        A counter that is new, or smaller than before, begins anew.
+        """
+        self._counts.append((now_ns, dict(counts)))
+        while now_ns - self._counts[0][0] > WINDOW_NS and len(self._counts) > 2:
+            self._counts.popleft()
+        before = self._counts[0][1]
+        if any(n < before.get(key, n) for key, n in counts.items()):
+            self._counts.clear()
+            self._counts.append((now_ns, dict(counts)))
+            return {}
+        grown = {key: n - before.get(key, n) for key, n in counts.items()}
+        return {key: n for key, n in grown.items() if n >= LEAST}
+
+
+def by_reason(drops: Mapping[str, int]) -> dict[Drop, int]:
+    """Returns the drops because hosts disagree, from those of Tables.drops."""
+    return {reason: drops.get(reason.text, 0) for reason in REASONS}
+
+
+def named(refused: Mapping[Drop, int], reasons: tuple[Drop, ...]) -> str:
+    """Returns what was dropped for some of these reasons: "12 bad_tag, 3 unknown_key"; nothing if nothing was."""
+    found = [(refused[reason], reason.text) for reason in reasons if refused.get(reason)]
+    return ", ".join(f"{n} {text}" for n, text in sorted(found, reverse=True))
+
 
 GREY_NS = 60_000_000_000
 """An EV with a loss of 1 % soon looks well to a few probes, returns, and is left again after some seconds."""
@@ -27,7 +72,7 @@ class Memory:
         self._grey_ns: NDArray[np.int64] | None = None  # when an EV was last out of use for a grey loss; 0: never
 
     def note_counters(self, now_ns: int, drops: Mapping[str, int], unroutable: Mapping[int, int]) -> None:
-        """Takes the counters of Tables.drops, and of net.unroutable by plane, once a second."""
+        """Takes the counters of Tables.drops, and of net.link_state by plane, once a second."""
         self.refused = self._refusals.update(now_ns, by_reason(drops))
         self.unroutable = self._arrivals.update(now_ns, unroutable)
 

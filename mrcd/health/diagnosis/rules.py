@@ -3,7 +3,7 @@
 
 What is told first-hand comes first: this host's own interfaces, what peers say of themselves, peers that answer
 nothing. EVs that these explain say nothing of others. What is left is explained plane by plane (cover.py). Packets that
-this host refuses tell a wrong key, file or cable from a dead peer or cable (refusals.py).
+this host refuses tell a wrong key, file or cable from a dead peer or cable (memory.py).
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from mrcd.config.cluster_file import AGREED, FABRIC
-from mrcd.health.diagnosis import refusals
+from mrcd.health.diagnosis import memory
 from mrcd.health.diagnosis.by_links import narrowed
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity, Share
 from mrcd.health.diagnosis.cover import Cover, Element, Place, is_full
@@ -132,10 +132,10 @@ def _is_heard_later(facts: Facts, some: Bools, others: Bools) -> bool:
 def _mismatch(facts: Facts) -> tuple[Kind, str] | None:
     """Returns why this host refuses packets of hosts that it does not hear, and which; None if it refuses none."""
     for kind, reasons, why in (
-        (Kind.WRONG_KEY, refusals.WRONG_KEY, "the hosts have different secrets"),
-        (Kind.CONFIG_DIFFERS, refusals.CONFIG_DIFFERS, "the hosts have different cluster files or versions"),
+        (Kind.WRONG_KEY, memory.WRONG_KEY, "the hosts have different secrets"),
+        (Kind.CONFIG_DIFFERS, memory.CONFIG_DIFFERS, "the hosts have different cluster files or versions"),
     ):
-        if said := refusals.named(facts.refused, reasons):
+        if said := memory.named(facts.refused, reasons):
             return kind, f"packets are refused here ({said} in 10 s): {why}"
     return None
 
@@ -349,7 +349,7 @@ def _for_other_nics(facts: Facts, plane: int) -> str:
 
     The programs count those for other hosts, the kernel those for this host's addresses on other planes.
     """
-    found = [refusals.named(facts.refused, refusals.WRONG_CABLE)]
+    found = [memory.named(facts.refused, memory.WRONG_CABLE)]
     own = facts.own_planes[plane]
     found += [f"{own.unroutable} without a route on {own.interface}"] if own.unroutable else []
     return ", ".join(words for words in found if words)

@@ -16,7 +16,7 @@ from mrcd.health.diagnosis.read_facts import has_slow, read_facts
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.events import EventLog
 from mrcd.kernel.pinned import Tables
-from mrcd.net.unroutable import unroutable_packets
+from mrcd.net.link_state import unroutable_packets
 
 INTERVAL_S = 1.0
 _CONFIRMED = 2  # diagnoses in a row: EVs fail, and return, one after the other

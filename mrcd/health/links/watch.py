@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Paces link probes, judges the links once a second, and logs an event for each link whose state has changed."""
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mrcd.errors import MrcdError
 from mrcd.fabric import links
 from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
@@ -26,6 +28,7 @@ from mrcd.health.links.judge import (
     read,
 )
 from mrcd.kernel.abi import MAX_PLANES
+from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.pinned import Tables
 
 LEAST_INTERVAL_S = 0.1  # between two probes of a link
@@ -87,6 +90,19 @@ class LinkWatch:
         zeros = np.zeros((1 + c.t1s, c.planes), np.int64)
         self._begin, self._received, self._told = Counts(zeros, zeros), zeros, zeros + State.OK
         self._loss_at, self._loss = zeros, np.zeros(zeros.shape)  # when links last lost a probe, and how much
+
+    async def run(self, in_force: Callable[[], tuple[Dataplane, Tables] | None], warn: Callable[[str], None]) -> None:
+        """Probes and judges until cancelled. `in_force` returns None while no link may be probed."""
+        while True:
+            begun = time.monotonic()
+            if found := in_force():
+                dataplane, tables = found
+                try:
+                    self.probe(dataplane.probe_links)
+                    self.check(tables, begun)
+                except MrcdError as e:
+                    warn(f"links are not probed: {e}")
+            await asyncio.sleep(max(0.0, begun + self.pace.interval_s - time.monotonic()))
 
     def probe(self, send: Callable[[int, int], int]) -> None:
         """Sends the probes of one interval: `send` takes the number of the first link, and how many follow."""

@@ -16,7 +16,7 @@ import sys
 import time
 
 from mrcd.kernel import libbpf
-from mrcd.kernel.structs import TestRunOpts
+from mrcd.kernel.libbpf import TestRunOpts
 
 BATCH = 64  # frames per call: NAPI's budget
 _LIVE_FRAMES = 2  # BPF_F_TEST_XDP_LIVE_FRAMES
