@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mrcd.ctl.packets.tally import Tally
+from mrcd.ctl.packets.exchange import Tally
 from tests.unit.canned_daemon import BAD_PATH, STATUS, Daemon
 
 Mrcctl = Callable[..., Result]

@@ -12,7 +12,7 @@ import pytest
 from click import testing
 from click.testing import Result
 
-from mrcd.ctl.packets.tally import Tally
+from mrcd.ctl.packets.exchange import Tally
 from mrcd.fleet_check.samples import HostSample, Samples
 from tests.unit.canned_daemon import BAD_PATH, PATH, PEER, Daemon
 

@@ -39,7 +39,7 @@ def answers(
 
     def counts(peer: str, ev: int, size: int) -> tuple[int, int]:
         tally = found[peer, ev, size]
-        return tally.sent, tally.received
+        return tally.sent, len(tally.rtts)
 
     return [
         Answers(
