@@ -29,6 +29,26 @@ def test_where_nothing_runs_the_exit_status_is_2(mrcctl: Mrcctl, command: str) -
     assert mrcctl(*command.split()).exit_code == 2
 
 
+def test_monitoring_of_a_host_on_which_nothing_runs_is_one_line(mrcctl: Mrcctl) -> None:
+    result = mrcctl("status", "--check")
+    assert result.stderr == ""
+    assert result.stdout.startswith("CRITICAL - mrcd is not running")
+    assert result.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [("PASS", 0), ("WARN", 0), ("SKIP", 0), ("FAIL", 2)])
+def test_doctor_ends_with_2_if_a_check_fails(
+    mrcctl: Mrcctl, monkeypatch: pytest.MonkeyPatch, status: str, code: int
+) -> None:
+    found = {
+        "command": "doctor", "checks": [{"id": "a.b", "status": status, "evidence": "", "fix": ""}],
+        "summary": {"FAIL": 0} | {status: 1},
+    }  # fmt: skip
+    monkeypatch.setattr("mrcd.ctl.commands.measure.read_documents", lambda options, choose: None)
+    monkeypatch.setattr("mrcd.ctl.examine.command.doctor", lambda run_dir, documents, down: found)
+    assert mrcctl("doctor").exit_code == code
+
+
 def traced(*, broken: bool, sent: int = 20) -> dict[str, Any]:
     """Returns the document of a trace."""
     hop = {"name": "T0 0", "hop": 1, "ok": not broken, "slow": False, "segments": []} | Tally(sent).document()

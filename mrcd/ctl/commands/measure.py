@@ -215,9 +215,9 @@ _HOST = click.option(
 
 
 def _finish(options: Options, document: Json) -> None:
-    from mrcd.ctl.examine import report
+    from mrcd.ctl.examine.command import lines
 
-    emit(options, document, report.lines, colour=colours(), width=terminal_width())
+    emit(options, document, lines, colour=colours(), width=terminal_width())
     if document["summary"]["FAIL"]:
         sys.exit(MrcdError.exit_code)
 

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Collects the data of the checks, runs them and makes the document of --json."""
+"""Collects the data of the checks, runs them, and makes the document of --json and its text."""
 
 import json
 import socket
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mrcd.config import cluster_file
 from mrcd.ctl.client import DaemonDown
-from mrcd.ctl.examine import kernel, nics, paths, sending, sysctls
+from mrcd.ctl.examine import sending
+from mrcd.ctl.examine.checks import Context, Document, examine
 from mrcd.ctl.examine.machine import Machine
-from mrcd.ctl.examine.result import Context, Document, Site, examine
+from mrcd.ctl.terminal.render import fold
 from mrcd.errors import MachineError, MrcdError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
@@ -20,7 +22,9 @@ from mrcd.kernel.settings import settings
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.running_file import RUNNING_FILE
 
-_MODULES = (kernel, nics, sysctls, paths)  # their import registers the checks
+_INDENT = 6  # of what is below a status
+_LEAST_TEXT = 30  # characters; with less room the text is below the check's name
+_COLOURS = {"PASS": "32", "WARN": "33", "FAIL": "31", "SKIP": "2"}
 
 # The verifier sees settings as constants and skips dead code. With these settings no code is dead.
 EXAMPLE = """
@@ -41,33 +45,12 @@ prefixes = ["10.0.0.2/32"]
 """
 
 
-def site(plan: Plan, pins: str | None = None) -> Site:
-    """Return what a plan requires of its host. `pins` is the directory of its tables, if mrcd runs."""
-    c, overlay = plan.config.cluster, plan.config.overlay
-    return Site(
-        plan.host.name,
-        plan.interfaces,
-        c.mtu,
-        plan.inner_mtu,
-        c.encapsulation,
-        c.granularity,
-        overlay.interface,
-        str(plan.config.interfaces.gateway),
-        overlay.reordering,
-        tuple(str(p) for p in plan.host.prefixes if p.prefixlen < p.max_prefixlen),
-        pins,
-        plan.needs_srh,
-        c.udp_port,
-        plan.config.hook(plan.host),
-    )
-
-
 def preflight(file: Path | None, host: str | None) -> Document:
     """Return the document of `mrcctl preflight`. Raises UsageError, ConfigError."""
     plan = topology.plan(cluster_file.load(file), host or socket.gethostname()) if file else None
     example = plan or topology.plan(cluster_file.parse(EXAMPLE), "a")
     machine = Machine(settings(example, features.kernel_has()).tobytes())
-    return document("preflight", Context(machine, site(plan) if plan else None))
+    return document("preflight", Context(machine, plan))
 
 
 def doctor(run_dir: Path, documents: Any, down: DaemonDown | None) -> Document:
@@ -75,16 +58,17 @@ def doctor(run_dir: Path, documents: Any, down: DaemonDown | None) -> Document:
 
     Raises MachineError if mrcd has never run here.
     """
-    wanted = running(run_dir)
+    plan, pins = running(run_dir)
     if documents is None:
         why = str(down.args[0]) if down else "mrcd does not answer"
         is_alive = down is not None and down.pid is not None
-        return document("doctor", Context(Machine(), wanted, installed=True, down=why, is_alive=is_alive))
+        return document("doctor", Context(Machine(), plan, installed=True, pins=pins, down=why, is_alive=is_alive))
     status, peers, evs = documents
     context = Context(
         Machine(),
-        wanted,
+        plan,
         installed=True,
+        pins=pins,
         status=status,
         peers=peers,
         answers=sending.answers(status, peers, evs),
@@ -93,14 +77,16 @@ def doctor(run_dir: Path, documents: Any, down: DaemonDown | None) -> Document:
     return document("doctor", context)
 
 
-def running(run_dir: Path) -> Site:
-    """Return what the running configuration, saved beside mrcd's socket, requires. Raises MachineError."""
+def running(run_dir: Path) -> tuple[Plan, str]:
+    """Return the plan of the running configuration, saved beside mrcd's socket, and the directory of its tables.
+
+    Raises MachineError.
+    """
     path = run_dir / RUNNING_FILE
     try:
         found = json.loads(path.read_text())
-        return site(
-            topology.plan(cluster_file.Config.model_validate(found["config"]), found["host"]), str(found["pins"])
-        )
+        plan = topology.plan(cluster_file.Config.model_validate(found["config"]), found["host"])
+        return plan, str(found["pins"])
     except (OSError, ValueError, KeyError, MrcdError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(
@@ -117,7 +103,28 @@ def document(command: str, context: Context) -> Document:
     return {
         "schema_version": SCHEMA_VERSION,
         "command": command,
-        "host": context.site.host if context.site else None,
+        "host": context.plan.host.name if context.plan else None,
         "checks": found,
         "summary": {s: count[s] for s in ("PASS", "WARN", "FAIL", "SKIP")},
     }
+
+
+def lines(doc: Mapping[str, Any], *, colour: bool, width: int | None = None) -> list[str]:
+    """Return a line per check, a second line with its fix if it has one, and the totals; folded at `width`."""
+    longest = max((len(c["id"]) for c in doc["checks"]), default=0)
+    is_narrow = width is not None and width < _INDENT + longest + 2 + _LEAST_TEXT
+    indent = _INDENT if is_narrow else _INDENT + longest + 2
+
+    def folded(text: str) -> list[str]:
+        parts = fold(text, None if width is None else max(_LEAST_TEXT, width - indent))
+        return [f"{'':<{indent}}{part}" for part in parts]
+
+    out = []
+    for c in doc["checks"]:
+        evidence = folded(c["evidence"])
+        status = f"\033[{_COLOURS[c['status']]}m{c['status']}\033[0m" if colour else c["status"]
+        head = f"{status}  {c['id']:<{longest}}"
+        out += [head.rstrip()] if is_narrow else [f"{head}  {evidence.pop(0).strip()}"]
+        out += [*evidence, *(folded(f"fix: {c['fix']}") if c["fix"] else [])]
+    totals = ", ".join(f"{n} {status}" for status, n in doc["summary"].items() if n)
+    return [*out, "", *fold(f"{doc['command']}: {totals or 'nothing was checked'}", width)]

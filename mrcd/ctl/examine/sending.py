@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mrcd.ctl.examine.result import Answers
+from mrcd.ctl.examine.checks import Answers
 from mrcd.ctl.packets import probe, probe_packet
-from mrcd.ctl.packets.exchange import Exchange, Route, local_host
+from mrcd.ctl.packets.exchange import Exchange, local_host
 
 _COUNT = 3
 _PER_SECOND = 5000  # probes
 _LEAST_S, _WAIT_S = 0.01, 0.5
 _DISCARD = 9  # port
-_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2
+_MTU_DISCOVER = {4: (socket.IPPROTO_IP, 10), 6: (socket.IPPROTO_IPV6, 23)}
+_PMTUDISC_DO = 2
 _HEADERS = {4: 28, 6: 48}
 
 
@@ -26,39 +27,18 @@ def answers(
     local, reserved = local_host(status), probe.reserved_bytes(paths)
     ids = {p["peer"]: int(p["host_id"]) for p in peers}
     routes = {(p["peer"], p["ev"]): probe.route(p, ids[p["peer"]], size=0, reserved=reserved) for p in paths}
-    if not routes:
+    if not routes or local.mtu < max(probe_packet.size_of(r.segments, r.reserved) for r in routes.values()):
         return []
-    least = max(probe_packet.size_of(r.segments, r.reserved) for r in routes.values())
-    if local.mtu < least:
-        return []
-    small = [_keyed(r, key, 0) for key, r in routes.items()]
-    large = [_keyed(r, key, size) for key, r in routes.items() for size in (local.mtu, local.mtu + 1)]
+    small = [replace(r, key=(*key, 0)) for key, r in routes.items()]
+    sizes = (local.mtu, local.mtu + 1)
+    large = [replace(r, key=(*key, size), size=size) for key, r in routes.items() for size in sizes]
     with Exchange(local, [r.plane for r in small]) as exchange:
         found = exchange.run(small, _COUNT, max(_LEAST_S, len(small) / _PER_SECOND), _WAIT_S)
         found |= exchange.run(large, _COUNT, max(_LEAST_S, len(large) / _PER_SECOND), _WAIT_S)
-
-    def counts(peer: str, ev: int, size: int) -> tuple[int, int]:
-        tally = found[peer, ev, size]
-        return tally.sent, len(tally.rtts)
-
     return [
-        Answers(
-            p["peer"],
-            p["ev"],
-            p["plane"],
-            p["state"],
-            counts(p["peer"], p["ev"], 0),
-            counts(p["peer"], p["ev"], local.mtu),
-            counts(p["peer"], p["ev"], local.mtu + 1),
-            found[p["peer"], p["ev"], 0].send_error,
-            found[p["peer"], p["ev"], local.mtu].send_error,
-        )
+        Answers(p["peer"], p["ev"], p["plane"], p["state"], *(found[p["peer"], p["ev"], size] for size in (0, *sizes)))
         for p in paths
     ]
-
-
-def _keyed(route: Route, key: tuple[str, int], size: int) -> Route:
-    return replace(route, key=(*key, size), size=size)
 
 
 def overlay(status: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -80,10 +60,7 @@ def overlay(status: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> di
 def _datagrams(address: str, mtu: int) -> str:
     version = 6 if ":" in address else 4
     with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as s:
-        if version == 6:
-            s.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
-        else:
-            s.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
+        s.setsockopt(*_MTU_DISCOVER[version], _PMTUDISC_DO)
         full = mtu - _HEADERS[version]
         try:
             s.sendto(bytes(full), (address, _DISCARD))
