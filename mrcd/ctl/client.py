@@ -162,7 +162,7 @@ _HOLD_S = 10.0  # the daemon may wait so long for an event before it answers
 _RETRY_S = 0.5  # between two tries to reach a daemon that is down
 
 
-def follow_events(client: Client, say: Callable[[str], None]) -> Iterator[list[Json]]:
+def batches_of_events(client: Client, say: Callable[[str], None]) -> Iterator[list[Json]]:
     """Yield the events that the daemon remembers, then new events in batches, without an end.
 
     A restarted daemon may number its events from the start again. Events seen before are then recognised by their

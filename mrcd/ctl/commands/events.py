@@ -6,27 +6,26 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, terminal_width
-from mrcd.ctl.client import DaemonDown, Json, follow_events
-from mrcd.ctl.offline import emit_rows, envelope, open_view, state_dir
+from mrcd.ctl.base import Options, colours, command, terminal_width
+from mrcd.ctl.client import DaemonDown, Json, batches_of_events
+from mrcd.ctl.documents import Found, list_of, open_view, show_list, state_dir
 from mrcd.ctl.options import ev_option, peer_argument, plane_option, wide_option
 from mrcd.ctl.phrases import moment
 from mrcd.ctl.terminal.reader import leave_with_reader
 from mrcd.ctl.terminal.render import NOTHING, Document, field, table_of, text
 from mrcd.versions import SCHEMA_VERSION
 
-if TYPE_CHECKING:
-    pass
-
 KINDS = ["daemon", "denial", "ev", "fault", "fleet", "link", "peer", "plane"]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def event_lines(docs: Sequence[Document], *, colour: bool, heading: bool = True, width: int | None = None) -> list[str]:
+def event_lines(
+    docs: Sequence[Document], *, colour: bool, heading: bool = True, width: int | None = None, age_s: None = None
+) -> list[str]:
     """Return one line per event. Fixed least widths align the batches of `events --follow`."""
     narrow, tiny = width is not None and width < 120, width is not None and width < 60
     fields = (
@@ -100,7 +99,7 @@ def _events_without_mrcd(options: Options, down: DaemonDown) -> list[Json]:
     return [*kept, *unread]
 
 
-@click.command(short_help="List changes with reason and evidence.")
+@command("List changes with reason and evidence.")
 @click.option("--since", callback=_moment, metavar="AGE|TIME", help="Only newer ones: 10m, 2h, 2030-01-02T03:04 (UTC).")
 @click.option("--follow", "-f", is_flag=True, help="Print new events as they happen; JSON is one event per line.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only events of this kind.")
@@ -109,8 +108,6 @@ def _events_without_mrcd(options: Options, down: DaemonDown) -> list[Json]:
 @plane_option
 @ev_option
 @wide_option
-@common
-@click.pass_obj
 def events(
     options: Options, /, since: datetime | None, follow: bool, most: int | None, wide: bool, **wanted: Any
 ) -> None:
@@ -125,13 +122,13 @@ def events(
             found = options.client.get("/v1/events", after=0, wait=0)["events"]
         except DaemonDown as down:
             found, source = _events_without_mrcd(options, down), "tables"
-        document = envelope("events", found, source)
+        document = list_of("events", Found(found, source))
         document["events"] = _newest([e for e in document["events"] if _is_wanted(e, since, wanted)], most)
-        emit_rows(options, "events", document, event_lines, wide)
+        show_list(options, document, event_lines, wide)
         return
     leave_with_reader()
     heading = not options.json
-    for batch in follow_events(options.client, _say):
+    for batch in batches_of_events(options.client, _say):
         fresh = _newest([e for e in batch if _is_wanted(e, since, wanted)], most)
         most = None
         if options.json:

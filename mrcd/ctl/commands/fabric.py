@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl fabric` (plan, config, check). These commands need no daemon, and no host of the cluster."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from mrcd.ctl.base import Commands, Options, common, emit, terminal_width
+from mrcd.ctl.base import Commands, Options, command, common, emit, show
 from mrcd.ctl.commands.config import default_file
 from mrcd.ctl.terminal.render import Column, Document, facts, fold, percent, table
 from mrcd.errors import MachineError, UsageError
@@ -32,7 +34,7 @@ def fabric() -> None:
     """Plan a fabric, and configure its switches. Works without mrcd, on any machine."""
 
 
-@fabric.command(short_help="Plan a fabric: switches, cables, uSIDs, and what failures leave.")
+@command("Plan a fabric: switches, cables, uSIDs, and what failures leave.", group=fabric)
 @click.option("--hosts", type=int, required=True, metavar="N", help="Hosts; each has a NIC in every plane.")
 @click.option("--planes", type=int, default=4, show_default=True, metavar="N", help="Parallel fabrics.")
 @click.option("--radix", type=int, default=64, show_default=True, metavar="N", help="Ports of a switch.")
@@ -54,8 +56,6 @@ def fabric() -> None:
 )
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the cluster file there.")
 @click.option("--cables", type=click.Path(dir_okay=False, path_type=Path), help="Write a CSV file of all cables there.")
-@common
-@click.pass_obj
 def plan(
     options: Options,
     hosts: int,
@@ -89,10 +89,10 @@ def plan(
         host_name=host_name,
         prefixes=prefixes,
     )
-    emit(options, documents.planned(wanted, output, cables), plan_lines, width=terminal_width())
+    show(options, documents.planned(wanted, output, cables), plan_lines)
 
 
-@fabric.command(short_help="Print the configuration of switches.")
+@command("Print the configuration of switches.", group=fabric)
 @_file
 @_format
 @click.option("--switch", metavar="NAME", help="Print only this switch: t0-PLANE-NUMBER or t1-PLANE-NUMBER.")
@@ -102,8 +102,6 @@ def plan(
     metavar="DIRECTORY",
     help="Write a file for each switch (or for that of --switch) there.",
 )
-@common
-@click.pass_obj
 def config(options: Options, file: Path | None, format_: str, switch: str | None, output: Path | None) -> None:
     """Print the configuration of a switch, or write those of all switches into a directory.
 
@@ -124,7 +122,7 @@ def config(options: Options, file: Path | None, format_: str, switch: str | None
     emit(options, document, written_lines)
 
 
-@fabric.command(short_help="Check the configurations of all switches.")
+@command("Check the configurations of all switches.", group=fabric)
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_file
 @_format
@@ -136,9 +134,7 @@ def config(options: Options, file: Path | None, format_: str, switch: str | None
     metavar="N",
     help="Follow about N EVs, between random hosts.",
 )
-@common
-@click.pass_context
-def check(ctx: click.Context, directory: Path, file: Path | None, format_: str, evs: int) -> None:
+def check(options: Options, directory: Path, file: Path | None, format_: str, evs: int) -> None:
     """Check the configurations in DIRECTORY, as `mrcctl fabric config --output` writes them, against the cluster file.
 
     Follows EVs from host to host through what the configurations say, and names all mistakes. Exit status 1 if there
@@ -146,17 +142,16 @@ def check(ctx: click.Context, directory: Path, file: Path | None, format_: str, 
     """
     from mrcd.ctl.commands import fabric_documents as documents
 
-    options: Options = ctx.find_object(Options) or Options()
     try:
         document = documents.checked(file or default_file(), format_, directory, evs)
     except OSError as e:
         hint = "DIRECTORY must be that of `mrcctl fabric config --output`"
         raise MachineError(f"{e.filename or directory}: {e.strerror}", hint=hint) from None
-    emit(options, document, check_lines, width=terminal_width())
-    ctx.exit(0 if document["correct"] else 1)
+    show(options, document, check_lines)
+    sys.exit(0 if document["correct"] else 1)
 
 
-def plan_lines(doc: Document, *, width: int | None = None) -> list[str]:
+def plan_lines(doc: Document, *, width: int | None = None, **_: Any) -> list[str]:
     """Return a plan: sizes, uSIDs, and what failures leave."""
     used, cables = doc["ports_used"], doc["cables"]
     over = doc["oversubscription_ratio"]
@@ -241,7 +236,7 @@ def written_lines(doc: Document) -> list[str]:
     return [f"{len(doc['files'])} files in {doc['directory']}: {doc['files'][0]} to {doc['files'][-1]}"]
 
 
-def check_lines(doc: Document, *, width: int | None = None) -> list[str]:
+def check_lines(doc: Document, *, width: int | None = None, **_: Any) -> list[str]:
     """Return what a check of switches' configurations found."""
     followed = f"{doc['followed']} packets through {doc['switches']} switches ({doc['format']})"
     if doc["correct"]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from mrcd.ctl.base import Commands, Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Commands, Options, command, common, emit, show
 from mrcd.ctl.client import Client, Json
 from mrcd.ctl.commands import fleet_check, fleet_links
 from mrcd.ctl.commands.denials import EPILOG, chosen, denial_options, target_options
@@ -219,12 +219,10 @@ def _wait(options: Options, seconds: float, answer: Json, judge: Callable[[Json]
         )
 
 
-@click.command(short_help="Deny paths on all hosts.", epilog=_EPILOG)
+@command("Deny paths on all hosts.", epilog=_EPILOG)
 @target_options
 @denial_options
 @_wait_option
-@common
-@click.pass_obj
 def deny(options: Options, /, wait: float, **given: Any) -> None:
     """Stop all hosts from sending data on the paths of a target, and wait until all have done so.
 
@@ -235,12 +233,10 @@ def deny(options: Options, /, wait: float, **given: Any) -> None:
     _wait(options, wait, answer, lambda d: denied(d, answer["target"]))
 
 
-@click.command(short_help="Deny paths on all hosts, and wait until no packet is in flight there.", epilog=_EPILOG)
+@command("Deny paths on all hosts, and wait until no packet is in flight there.", epilog=_EPILOG)
 @target_options
 @denial_options
 @_wait_option
-@common
-@click.pass_obj
 def drain(options: Options, /, wait: float, **given: Any) -> None:
     """Deny the paths of a target on all hosts, and wait until all packets sent on them have arrived.
 
@@ -258,25 +254,21 @@ def _deny(options: Options, body: dict[str, Any]) -> Json:
     return answer
 
 
-@click.command(short_help="End fleet-wide denials.", epilog=_EPILOG)
+@command("End fleet-wide denials.", epilog=_EPILOG)
 @target_options
 @click.option("--all", is_flag=True, help="Allow everything.")
 @_wait_option
-@common
-@click.pass_obj
 def allow(options: Options, /, wait: float, **given: Any) -> None:
     """End the fleet-wide denials of a target and of targets within it. Denials of single hosts stay in force."""
     answer = _client(options).post("/v1/fleet/allow", chosen("fleet allow", given))
     _wait(options, wait, answer, lambda d: allowed(d, answer["ended"]))
 
 
-@click.command(short_help="Give all hosts another cluster file.")
+@command("Give all hosts another cluster file.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Put it even if hosts will refuse it until they are detached.")
 @click.option("--if-generation", type=click.IntRange(min=0), metavar="N", help="Only if etcd has this generation now.")
 @_wait_option
-@common
-@click.pass_obj
 def put(options: Options, file: Path, force: bool, if_generation: int | None, wait: float) -> None:
     """Check a cluster file, give it to all hosts by etcd, and wait until all run it.
 
@@ -298,26 +290,22 @@ def _read(file: Path) -> str:
         raise UsageError(f"{file}: not UTF-8 text", hint="save the file in UTF-8, as TOML requires") from None
 
 
-@click.command(short_help="Print the cluster file in etcd.")
-@common
-@click.pass_obj
+@command("Print the cluster file in etcd.")
 def get(options: Options) -> None:
     """Print the cluster file that etcd has for all hosts."""
     emit(options, _client(options).get("/v1/fleet/file"), lambda d: [d["text"].removesuffix("\n")])
 
 
-@click.command(short_help="Show which cluster file each host runs, and who refuses what.")
+@command("Show which cluster file each host runs, and who refuses what.")
 @click.option("--all", "all_", is_flag=True, help="List all hosts, not only those that differ.")
 @click.option("--wide", "-w", is_flag=True, help="All columns, even if the terminal is narrow.")
-@common
-@click.pass_obj
 def status(options: Options, all_: bool, wide: bool) -> None:
     """Show the generation of the cluster file that each host runs, fleet-wide denials, and which host refuses what.
 
     Exit status 2 if a host refuses something, runs another generation, or is away.
     """
     document = _client(options).get("/v1/fleet")
-    emit(options, document, fleet_lines, all_=all_, colour=colours(), width=terminal_width(wide))
+    show(options, document, fleet_lines, wide, all_=all_)
     faults = wrong(document)
     if faults:
         raise MachineError(faults, hint="`mrcctl fleet status --json` has all; mrcd's log on these hosts has more")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Options, command, show
 from mrcd.ctl.options import prometheus_options, wide_option
 from mrcd.ctl.terminal.render import Document, Field, count, duration, field, fold, table_of
 
@@ -69,7 +69,7 @@ def _seen_by(link: Document) -> str:
     return ", ".join(link["hosts"][:_SHOWN_HOSTS]) + (f" and {more} more" if more > 0 else "")
 
 
-@click.command(short_help="Name the links, NICs and switches that lose packets, from all hosts' counts.")
+@command("Name the links, NICs and switches that lose packets, from all hosts' counts.")
 @prometheus_options
 @click.option(
     "--window",
@@ -80,8 +80,6 @@ def _seen_by(link: Document) -> str:
     help="Take the counts of so long; at least four scrapes.",
 )
 @wide_option
-@common
-@click.pass_obj
 def links(options: Options, /, server: "Prometheus", window: float, wide: bool) -> None:
     """Name the links, NICs and switches of the fabric that lose packets, by what all hosts have sent and lost.
 
@@ -95,5 +93,5 @@ def links(options: Options, /, server: "Prometheus", window: float, wide: bool) 
     from mrcd.fleet_links.document import localised
 
     document = localised(server, window)
-    emit(options, document, links_lines, colour=colours(), width=terminal_width(wide))
+    show(options, document, links_lines, wide)
     sys.exit(1 if document["links"] else 0)

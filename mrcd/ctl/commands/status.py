@@ -4,20 +4,17 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Options, command, emit, show
 from mrcd.ctl.client import Json
-from mrcd.ctl.offline import pins_gone, read
+from mrcd.ctl.documents import read
 from mrcd.ctl.options import STATES, wide_option
 from mrcd.ctl.phrases import aged, denial, location, plain_states, sentence, stale
 from mrcd.ctl.terminal.render import Document, count, duration, facts, field, paint, table_of, text
 from mrcd.errors import MrcdError
-
-if TYPE_CHECKING:
-    pass
 
 _START = "Do: `systemctl start mrcd`"
 _DOWN = f"mrcd is not running: nothing follows links, routes and the cluster file. {_START}"
@@ -350,10 +347,18 @@ def _denied(docs: Sequence[Document]) -> str:
     return "; ".join(map(denial, docs[:_DENIALS_SHOWN])) + more
 
 
-def _complete(options: Options, document: Json) -> None:
+def _is_gone(directory: object) -> bool:
+    """Return whether the pins are missing in the mounts of this process; the daemon may have other mounts."""
+    try:
+        return not Path(str(directory), "links").exists()
+    except PermissionError:
+        return False
+
+
+def _complete(document: Json) -> None:
     """Add what mrcd cannot see, because it has its own mounts and few capabilities."""
     pins = document.get("pins") or {}
-    if pins and not pins.get("lost") and pins_gone(pins.get("directory")):
+    if pins and not pins.get("lost") and _is_gone(pins.get("directory")):
         pins["lost"] = f"nothing is pinned at {pins['directory']}"
         document["forwarding_without_daemon"] = {"works": False, "how": pins["lost"]}
     unnamed = [f for f in document.get("other_programs") or [] if not f["program"] and f["program_id"]]
@@ -364,12 +369,10 @@ def _complete(options: Options, document: Json) -> None:
             f["program"] = program_name(f["program_id"])
 
 
-@click.command(short_help="Show what is wrong, the host, its planes, peers and EVs.")
+@command("Show what is wrong, the host, its planes, peers and EVs.")
 @click.option("--brief", "-b", is_flag=True, help="One line.")
 @click.option("--check", is_flag=True, help="One line for monitoring; exit status 0, 1 or 2.")
 @wide_option
-@common
-@click.pass_obj
 def status(options: Options, brief: bool, check: bool, wide: bool) -> None:
     """Show what is wrong now and what to do; then the host, daemon, hooks, planes, peers and EVs.
 
@@ -383,16 +386,16 @@ def status(options: Options, brief: bool, check: bool, wide: bool) -> None:
     if check:
         _check(options)
         return
-    document, source, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status())
+    document, source, _ = read(options, "status")
     document = document | {"source": source}
-    _complete(options, document)
-    emit(options, document, brief_lines if brief else status_lines, colour=colours(), width=terminal_width(wide))
+    _complete(document)
+    show(options, document, brief_lines if brief else status_lines, wide)
 
 
 def _check(options: Options) -> None:
     """Print the line for monitoring, and exit with its status."""
     try:
-        document, _, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status(), quiet=True)
+        document, _, _ = read(options, "status", quiet=True)
         code, line = judged(document)
     except MrcdError as e:
         code, line, document = 2, f"CRITICAL - {e.args[0]}".replace("|", "/"), {}

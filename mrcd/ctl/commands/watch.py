@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Options, colours, command, show, terminal_width
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.commands.paths import rate_lines as path_lines
 from mrcd.ctl.commands.peers import rate_lines as peer_lines
 from mrcd.ctl.commands.peers import with_rates
-from mrcd.ctl.offline import open_view
+from mrcd.ctl.documents import list_of, open_view
 from mrcd.ctl.options import SECONDS, peer_argument, wide_option
 from mrcd.ctl.phrases import plain_states, sentence, stale_lines
 from mrcd.ctl.rates import Sample, busiest, per_second, sampled, usable_by_plane, worst
@@ -230,12 +230,10 @@ def _frames(sampler: Sampler) -> Iterator[dict[str, Any]]:
             document = document | {"time": now, "source": None, "error": str(e.args[0]), "events": []}
 
 
-@click.command(short_help="Show peers, traffic, bad paths and events, live.")
+@command("Show peers, traffic, bad paths and events, live.")
 @_interval
 @click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="End after N samples.")
 @peer_argument()
-@common
-@click.pass_obj
 def watch(options: Options, interval: float, count: int | None, peer: str | None) -> None:
     """Show peers, traffic, bad paths and events, live; `q` ends it.
 
@@ -269,35 +267,20 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
                 options.clock.sleep(interval)
 
 
-@click.command(short_help="Show the busiest and the worst paths.")
+@command("Show the busiest and the worst paths.")
 @_interval
 @click.option(
     "--lines", "-n", type=click.IntRange(min=1), default=10, metavar="N", show_default=True, help="Paths of each kind."
 )
 @peer_argument()
 @wide_option
-@common
-@click.pass_obj
 def top(options: Options, interval: float, lines: int, peer: str | None, wide: bool) -> None:
     """Show the busiest paths, and those that are out of use or lose packets, between two samples.
 
     `watch` repeats this.
     """
-    before, after, found = sampled(
-        options,
-        "paths",
-        lambda daemon: daemon.get("/v1/paths", peer=peer),
-        lambda view: view.paths(peer=peer),
-        interval,
-    )
+    before, after, found = sampled(options, "paths", interval, peer=peer)
     moved = per_second(before, after)
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "source": found.source,
-        **({} if found.tick_age_s is None else {"tick_age_s": found.tick_age_s}),
-        "interval_s": round(after.at_s - before.at_s, 3),
-        "paths": len(moved),
-        "busiest": busiest(moved, lines),
-        "worst": worst(moved, lines),
-    }
-    emit(options, document, top_lines, colour=colours(), width=terminal_width(wide))
+    document = list_of("paths", found, after.at_s - before.at_s)
+    document |= {"paths": len(moved), "busiest": busiest(moved, lines), "worst": worst(moved, lines)}
+    show(options, document, top_lines, wide)
