@@ -28,17 +28,40 @@ class StateType(click.Choice[str]):
 
 def complete_peer(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of peers; none if the daemon does not answer, because completion shows no errors."""
-    options = ctx.ensure_object(Options)
+    return [name for name in (str(p["peer"]) for p in _known(ctx, "/v1/peers")) if name.startswith(incomplete)]
+
+
+def _known(ctx: click.Context, path: str) -> list[Any]:
     try:
-        names = [str(p["peer"]) for p in Client(options.run_dir, timeout=0.5).get("/v1/peers")]
+        found = Client(ctx.ensure_object(Options).run_dir, _TIMEOUT_S).get(path)
+        return list(found["denials"] if path == "/v1/denials" else found)
     except (MrcdError, TypeError, KeyError):
         return []
-    return [n for n in names if n.startswith(incomplete)]
 
 
-def peer_option(command: F) -> F:
-    """Add --peer."""
-    return click.option("--peer", metavar="NAME", shell_complete=complete_peer, help="Only this peer.")(command)
+def _complete_target(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return switches, planes, peers and NICs of this host's paths; for `allow` and `undrain`, denied targets."""
+    words: set[str] = set()
+    if ctx.info_name in ("allow", "undrain"):
+        words = {w for d in _known(ctx, "/v1/denials") for w in d["target"].split()}
+    else:
+        for p in _known(ctx, "/v1/paths"):
+            words |= {f"plane:{p['plane']}", f"peer:{p['peer']}", f"nic:{p['peer']}:{p['plane']}"}
+            words |= {f"t1:{p['plane']}:{p['t1']}"} if p["t1"] is not None else set()
+            words |= {f"ev:{p['peer']}:{p['ev']}"} if incomplete.startswith("ev:") else set()
+    return sorted(w for w in words if w.startswith(incomplete))
+
+
+_LEAST_0 = click.IntRange(min=0)
+peer_option = click.option("--peer", metavar="NAME", shell_complete=complete_peer, help="Only this peer.")
+plane_option = click.option("--plane", type=_LEAST_0, metavar="N", help="Only this plane.")
+ev_option = click.option("--ev", type=_LEAST_0, metavar="N", help="Only EVs of this number.")
+wide_option = click.option("--wide", "-w", is_flag=True, help="All columns, even if the terminal is narrow.")
+interval_option = click.option(
+    "--interval", "-i", type=SECONDS, metavar="SECONDS", help="Rates and loss over this time, instead of counters."
+)
+# The words that mrcd/denials/targets.py parses.
+target_argument = click.argument("target", nargs=-1, metavar="[TARGET]...", shell_complete=_complete_target)
 
 
 def peer_argument(*, required: bool = False) -> Callable[[F], F]:
@@ -63,21 +86,6 @@ def peer_argument(*, required: bool = False) -> Callable[[F], F]:
         return cast(F, argument(option(with_peer)))
 
     return add
-
-
-def plane_option(command: F) -> F:
-    """Add --plane."""
-    return click.option("--plane", type=click.IntRange(min=0), metavar="N", help="Only this plane.")(command)
-
-
-def ev_option(command: F) -> F:
-    """Add --ev."""
-    return click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only EVs of this number.")(command)
-
-
-def wide_option(command: F) -> F:
-    """Add --wide."""
-    return click.option("--wide", "-w", is_flag=True, help="All columns, even if the terminal is narrow.")(command)
 
 
 def prometheus_options(command: F) -> F:
@@ -106,31 +114,3 @@ def prometheus_options(command: F) -> F:
         help="Credentials and certificates, as in promtool's --http.config.file.",
     )
     return cast(F, server(config(with_server)))
-
-
-def target_argument(command: F) -> F:
-    """Add TARGET…, the words that mrcd/denials/targets.py parses."""
-    return click.argument("target", nargs=-1, metavar="[TARGET]...", shell_complete=_complete_target)(command)
-
-
-def _complete_target(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return switches, planes, peers and NICs of this host's paths; for `allow` and `undrain`, denied targets."""
-    client = Client(ctx.ensure_object(Options).run_dir, _TIMEOUT_S)
-    words: set[str] = set()
-    try:
-        if ctx.info_name in ("allow", "undrain"):
-            words = {w for d in client.get("/v1/denials")["denials"] for w in d["target"].split()}
-        else:
-            for p in client.get("/v1/paths"):
-                words |= {f"plane:{p['plane']}", f"peer:{p['peer']}", f"nic:{p['peer']}:{p['plane']}"}
-                words |= {f"t1:{p['plane']}:{p['t1']}"} if p["t1"] is not None else set()
-                words |= {f"ev:{p['peer']}:{p['ev']}"} if incomplete.startswith("ev:") else set()
-    except (MrcdError, TypeError, KeyError):
-        return []
-    return sorted(w for w in words if w.startswith(incomplete))
-
-
-def interval_option(command: F) -> F:
-    """Add --interval to a command that else shows counters."""
-    text = "Rates and loss over this time, instead of counters."
-    return click.option("--interval", "-i", type=SECONDS, metavar="SECONDS", help=text)(command)

@@ -90,9 +90,11 @@ def _running(options: Options) -> dict[str, Any]:
     try:
         document: dict[str, Any] = options.client.get("/v1/config")
     except DaemonDown as down:
-        from mrcd.ctl.commands.config_documents import left_behind
+        from mrcd.ctl.commands.config_documents import last_running
 
-        document = left_behind(options.run_dir, down)
+        document = last_running(options.run_dir)
+        if not document.get("config"):
+            raise
         document["file"] = str(default_file())
         click.echo(f"mrcctl: {down.brief}; showing its last configuration", err=True)
     return document

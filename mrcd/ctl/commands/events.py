@@ -2,8 +2,12 @@
 """Defines `mrcctl events`."""
 
 import json
+import os
 import re
+import select
+import stat
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,11 +19,11 @@ from mrcd.ctl.client import DaemonDown, Json, batches_of_events
 from mrcd.ctl.documents import Found, list_of, open_view, show_list, state_dir
 from mrcd.ctl.options import ev_option, peer_argument, plane_option, wide_option
 from mrcd.ctl.phrases import moment
-from mrcd.ctl.terminal.reader import leave_with_reader
 from mrcd.ctl.terminal.render import NOTHING, Document, field, table_of, text
 from mrcd.versions import SCHEMA_VERSION
 
 KINDS = ["daemon", "denial", "ev", "fault", "fleet", "link", "peer", "plane"]
+_BROKEN_PIPE = 141  # 128 + SIGPIPE, the exit code of a failed write
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -99,6 +103,23 @@ def _events_without_mrcd(options: Options, down: DaemonDown) -> list[Json]:
     return [*kept, *unread]
 
 
+def _leave_with_reader() -> None:
+    """End this process as soon as the reader of its standard output closes the pipe (`| grep -m1`)."""
+    try:
+        fd = sys.stdout.fileno()
+    except (OSError, ValueError):  # stdout has no file descriptor
+        return
+
+    def wait() -> None:
+        gone = select.poll()
+        gone.register(fd, 0)  # poll always reports POLLERR, which means that no reader is left
+        gone.poll()
+        os._exit(_BROKEN_PIPE)
+
+    if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        threading.Thread(target=wait, daemon=True).start()
+
+
 @command("List changes with reason and evidence.")
 @click.option("--since", callback=_moment, metavar="AGE|TIME", help="Only newer ones: 10m, 2h, 2030-01-02T03:04 (UTC).")
 @click.option("--follow", "-f", is_flag=True, help="Print new events as they happen; JSON is one event per line.")
@@ -126,7 +147,7 @@ def events(
         document["events"] = _newest([e for e in document["events"] if _is_wanted(e, since, wanted)], most)
         show_list(options, document, event_lines, wide)
         return
-    leave_with_reader()
+    _leave_with_reader()
     heading = not options.json
     for batch in batches_of_events(options.client, _say):
         fresh = _newest([e for e in batch if _is_wanted(e, since, wanted)], most)

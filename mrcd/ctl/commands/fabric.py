@@ -2,14 +2,15 @@
 """Defines `mrcctl fabric` (plan, config, check). These commands need no daemon, and no host of the cluster."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mrcd.ctl.base import Commands, Options, command, common, emit, show
+from mrcd.ctl.base import Commands, F, Options, command, common, emit, show
 from mrcd.ctl.commands.config import default_file
-from mrcd.ctl.terminal.render import Column, Document, facts, fold, percent, table
+from mrcd.ctl.terminal.render import Document, facts, field, fold, percent, table_of
 from mrcd.errors import MachineError, UsageError
 
 FORMATS = ("sonic", "frr", "cumulus", "eos", "iproute2")
@@ -34,16 +35,18 @@ def fabric() -> None:
     """Plan a fabric, and configure its switches. Works without mrcd, on any machine."""
 
 
+def _number(name: str, help: str, default: int | None = None, metavar: str = "N") -> Callable[[F], F]:
+    return click.option(name, type=int, default=default, show_default=default is not None, metavar=metavar, help=help)
+
+
 @command("Plan a fabric: switches, cables, uSIDs, and what failures leave.", group=fabric)
 @click.option("--hosts", type=int, required=True, metavar="N", help="Hosts; each has a NIC in every plane.")
-@click.option("--planes", type=int, default=4, show_default=True, metavar="N", help="Parallel fabrics.")
-@click.option("--radix", type=int, default=64, show_default=True, metavar="N", help="Ports of a switch.")
-@click.option("--evs", type=int, default=256, show_default=True, metavar="N", help="EVs per peer, at most.")
-@click.option(
-    "--hosts-per-t0", type=int, metavar="N", help="Hosts under a T0; default: half of its ports, evenly filled."
-)
-@click.option("--t1s", type=int, metavar="N", help="T1s in a plane; default: as many as a T0 has hosts.")
-@click.option("--mtu", type=int, default=9100, show_default=True, metavar="BYTES", help="MTU of the planes.")
+@_number("--planes", "Parallel fabrics.", 4)
+@_number("--radix", "Ports of a switch.", 64)
+@_number("--evs", "EVs per peer, at most.", 256)
+@_number("--hosts-per-t0", "Hosts under a T0; default: half of its ports, evenly filled.")
+@_number("--t1s", "T1s in a plane; default: as many as a T0 has hosts.")
+@_number("--mtu", "MTU of the planes.", 9100, "BYTES")
 @click.option("--name", default="mrc", show_default=True, help="Name of the cluster.")
 @click.option("--host-name", default="gpu", show_default=True, metavar="NAME", help="Hosts are NAME and a number.")
 @click.option(
@@ -57,19 +60,7 @@ def fabric() -> None:
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the cluster file there.")
 @click.option("--cables", type=click.Path(dir_okay=False, path_type=Path), help="Write a CSV file of all cables there.")
 def plan(
-    options: Options,
-    hosts: int,
-    planes: int,
-    radix: int,
-    evs: int,
-    hosts_per_t0: int | None,
-    t1s: int | None,
-    mtu: int,
-    name: str,
-    host_name: str,
-    prefixes: tuple[str, ...],
-    output: Path | None,
-    cables: Path | None,
+    options: Options, /, prefixes: tuple[str, ...], evs: int, output: Path | None, cables: Path | None, **sizes: Any
 ) -> None:
     """Plan a fabric of two tiers in each plane: its switches, cables and uSIDs, and what failures leave.
 
@@ -77,18 +68,7 @@ def plan(
     """
     from mrcd.ctl.commands import fabric_documents as documents
 
-    wanted = documents.wanted(
-        hosts=hosts,
-        planes=planes,
-        radix=radix,
-        evs_per_peer=evs,
-        hosts_per_t0=hosts_per_t0,
-        t1s=t1s,
-        mtu=mtu,
-        name=name,
-        host_name=host_name,
-        prefixes=prefixes,
-    )
+    wanted = documents.wanted(prefixes, evs_per_peer=evs, **sizes)
     show(options, documents.planned(wanted, output, cables), plan_lines)
 
 
@@ -168,47 +148,28 @@ def plan_lines(doc: Document, *, width: int | None = None, **_: Any) -> list[str
     ]
     lines = facts(pairs, width)
     kinds = ("T0", "T1", "HOST") if doc["t1s"] else ("T0", "HOST")
-    rows = [
-        [plane, *(f"{ends[2 * i]} to {ends[2 * i + 1]}" for i in range(len(kinds)))]
+    usids = (field("PLANE", "plane", right=True), *(field(kind, kind, rank=i) for i, kind in enumerate(kinds)))
+    planes = [
+        {"plane": plane}
+        | {kind: f"{first} to {last}" for kind, first, last in zip(kinds, ends[::2], ends[1::2], strict=False)}
         for plane, ends in doc["usids"].items()
     ]
-    lines += [
-        "",
-        "uSIDs:",
-        *table(
-            [Column("PLANE", True), *(Column(kind, rank=i) for i, kind in enumerate(kinds))],
-            rows,
-            colour=False,
-            width=width,
-        ),
-    ]
+    lines += ["", "uSIDs:", *table_of(usids, planes, colour=False, width=width)]
     return [*lines, *_failure_lines(doc, width), *_files(doc, width)]
 
 
 def _failure_lines(doc: Document, width: int | None) -> list[str]:
     failures = doc["failures"]
     evs, planes = doc["evs_per_peer"], doc["planes"]
-    rows = [
-        [
-            str(o["failed"]),
-            _PARTS[o["part"]],
-            str(o["of"]),
-            f"{o['evs']} of {evs}",
-            f"{o['planes']} of {planes}",
-            str(o["hosts"]),
-            percent(o["capacity"]),
-        ]
-        for o in failures["outcomes"]
-    ]
-    columns = [
-        Column("FAILED", True),
-        Column("OF A KIND"),
-        Column("IN ALL", True, rank=4),
-        Column("EVS LEFT", True),
-        Column("PLANES LEFT", True, rank=1),
-        Column("HOSTS HIT", True, rank=2),
-        Column("CORE LEFT %", True, rank=3),
-    ]
+    fields = (
+        field("FAILED", "failed", right=True),
+        field("OF A KIND", lambda o: _PARTS[o["part"]]),
+        field("IN ALL", "of", right=True, rank=4),
+        field("EVS LEFT", lambda o: f"{o['evs']} of {evs}", right=True),
+        field("PLANES LEFT", lambda o: f"{o['planes']} of {planes}", right=True, rank=1),
+        field("HOSTS HIT", "hosts", right=True, rank=2),
+        field("CORE LEFT %", "capacity", percent, rank=3),
+    )
     limits = [
         f"{_PARTS[limit['part']]}: fewer than {failures['floor']} EVs (ev_min_active) with {limit['below_floor']}, "
         f"none with {limit['separated']}"
@@ -217,7 +178,7 @@ def _failure_lines(doc: Document, width: int | None) -> list[str]:
     return [
         "",
         *fold("What failures in the worst places leave to two hosts under different T0s:", width),
-        *table(columns, rows, colour=False, width=width),
+        *table_of(fields, failures["outcomes"], colour=False, width=width),
         "",
         "Two hosts have:",
         *(line for limit in limits for line in fold(limit, width)),
@@ -241,8 +202,5 @@ def check_lines(doc: Document, *, width: int | None = None, **_: Any) -> list[st
     followed = f"{doc['followed']} packets through {doc['switches']} switches ({doc['format']})"
     if doc["correct"]:
         return fold(f"{followed}: no mistake", width)
-    rows = [[str(m["count"]), m["mistake"], m["example"]] for m in doc["mistakes"]]
-    return [
-        *fold(f"{followed}:", width),
-        *table([Column("COUNT", True), Column("MISTAKE"), Column("FOR EXAMPLE")], rows, colour=False, width=width),
-    ]
+    fields = (field("COUNT", "count", right=True), field("MISTAKE", "mistake"), field("FOR EXAMPLE", "example"))
+    return [*fold(f"{followed}:", width), *table_of(fields, doc["mistakes"], colour=False, width=width)]

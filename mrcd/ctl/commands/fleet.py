@@ -6,7 +6,7 @@ waits for the reports of all hosts, and judges by them how far the hosts have fo
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from mrcd.ctl.base import Commands, Options, command, common, emit, show
 from mrcd.ctl.client import Client, Json
 from mrcd.ctl.commands import fleet_check, fleet_links
 from mrcd.ctl.commands.denials import EPILOG, chosen, denial_options, target_options
+from mrcd.ctl.phrases import some
 from mrcd.ctl.terminal.render import Document, duration, facts, field, table_of, text
 from mrcd.errors import DaemonError, MachineError, UsageError
 
@@ -47,13 +48,6 @@ class Progress:
     text: str
     done: bool
     why: Sequence[str] = ()
-
-
-def some(names: Iterable[str]) -> str:
-    """Return names as text, the first of many only."""
-    found = list(names)
-    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
-    return ", ".join(found[:_MOST_NAMES]) + more
 
 
 def _away(names: Sequence[str]) -> list[str]:

@@ -12,10 +12,10 @@ from mrcd.ctl.client import Json
 from mrcd.ctl.commands.config import default_file
 from mrcd.ctl.documents import read
 from mrcd.ctl.options import wide_option
+from mrcd.ctl.phrases import some
 from mrcd.ctl.terminal.render import Document, count, field, table_of
 from mrcd.errors import MachineError, UsageError
 
-_MOST_NAMES = 5
 DEFAULT = Path("/etc/mrcd/secrets")  # of [auth] secret_file
 _POLL_S = 0.1
 
@@ -28,11 +28,6 @@ def late(document: Document) -> list[str]:
         for p in document["peers"]
         if p["reachable"] and (p["sent_with"] != newest or newest not in p["accepted_by_peer"])
     ]
-
-
-def some(names: Sequence[str]) -> str:
-    """Return names as text, the first of many only."""
-    return ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
 
 
 def verdict(document: Document) -> str:

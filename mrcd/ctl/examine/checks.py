@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mrcd.config.devices import peer_of, timer_of
 from mrcd.ctl.commands.status import named
 from mrcd.ctl.packets.exchange import Tally
+from mrcd.ctl.phrases import some
 from mrcd.errors import MachineError, MrcdError
 from mrcd.fabric.topology import Plan
 from mrcd.net import drivers
@@ -141,12 +142,6 @@ def run(id: str, context: Context) -> Outcome:
         return skip(f"not known: {e.args[0]}")
     except OSError as e:
         return skip(f"not known: {e.filename or ''}: {e.strerror or e}")
-
-
-def some(things: Sequence[object], most: int = 4) -> str:
-    """Return a list as text, at most `most` items of it."""
-    words = [str(t) for t in things[:most]]
-    return ", ".join(words) + (f" and {len(things) - most} more" if len(things) > most else "")
 
 
 # ---- kernel, clock, software ----

@@ -9,7 +9,7 @@ from mrcd.ctl.packets import probe, probe_packet, raw_socket, trace_probes
 from mrcd.ctl.packets.exchange import Exchange, LocalHost, Route, local_host
 from mrcd.ctl.packets.locate import Known, because, known_faults, locate_delay, locate_loss, of_diagnosis
 from mrcd.ctl.packets.trace_probes import Node, TraceProbe
-from mrcd.ctl.terminal.render import Column, fold, table, text
+from mrcd.ctl.terminal.render import field, fold, table_of
 from mrcd.errors import UsageError
 from mrcd.fabric.hops import Hop, hops
 from mrcd.versions import SCHEMA_VERSION
@@ -191,12 +191,14 @@ def lines(doc: Mapping[str, Any], *, colour: bool, width: int | None = None) -> 
     """Return the document as a table of hops and cross-checks, and the verdict."""
     head = f"{doc['host']} → {doc['peer']} on EV {doc['ev']} (plane {doc['plane']}"
     head += f", T1 {doc['t1']}), {doc['state']}" if doc["t1"] is not None else f"), {doc['state']}"
-    columns = [Column("HOP", True), Column(""), *probe.RESULTS, Column("NAME"), Column("SEGMENTS", rank=9)]
-    rows = [
-        [text(r.get("hop")), _mark(r), *probe.counted(r), r["name"], " ".join(r["segments"])]
-        for r in [*doc["hops"], *doc["checks"]]
-    ]
-    hops = table(columns, rows, colour=colour, width=width)
+    fields = (
+        field("HOP", "hop", right=True),
+        field("", lambda r: "!!" if not r["ok"] else "slow" if r["slow"] else "", str),
+        *probe.RESULTS,
+        field("NAME", "name"),
+        field("SEGMENTS", lambda r: " ".join(r["segments"]), rank=9),
+    )
+    hops = table_of(fields, [*doc["hops"], *doc["checks"]], colour=colour, width=width)
     return [*fold(head, width), "", *hops, "", *fold(doc["verdict"], width)]
 
 
@@ -214,7 +216,3 @@ def merged_lines(doc: Mapping[str, Any], *, colour: bool, width: int | None = No
     left = doc["failed_evs"] - len(doc["traces"])
     out += fold(f"{left} more EVs have failed, and were not traced", width) if left else []
     return [*out, *fold(f"`mrcctl trace {doc['peer']} --ev {doc['traces'][0]['ev']}` shows the hops", width)]
-
-
-def _mark(row: Mapping[str, Any]) -> str:
-    return "!!" if not row["ok"] else "slow" if row["slow"] else ""
