@@ -54,7 +54,7 @@ def read(
     """
     try:
         answers = [options.client.get(f"/v1/{name}", **query, **one) for one in each]
-        source, age_s = "daemon", None
+        source, age_s, options.view = "daemon", None, None
     except DaemonDown as down:
         if options.view is None:
             options.view = open_view(options.run_dir, down)
