@@ -60,6 +60,15 @@ wide_option = click.option("--wide", "-w", is_flag=True, help="All columns, even
 interval_option = click.option(
     "--interval", "-i", type=SECONDS, metavar="SECONDS", help="Rates and loss over this time, instead of counters."
 )
+
+
+def wait_option(default: float, what: str) -> Callable[[F], F]:
+    """Make --wait."""
+    limits = click.FloatRange(min=0, max=86_400)
+    text = f"Wait at most so long for {what}."
+    return click.option("--wait", type=limits, default=default, metavar="SECONDS", show_default=True, help=text)
+
+
 # The words that mrcd/denials/targets.py parses.
 target_argument = click.argument("target", nargs=-1, metavar="[TARGET]...", shell_complete=_complete_target)
 

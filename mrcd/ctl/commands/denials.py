@@ -14,7 +14,7 @@ import click
 from mrcd.ctl.base import F, Options, command, emit, show
 from mrcd.ctl.client import DaemonDown, Json
 from mrcd.ctl.documents import state_dir
-from mrcd.ctl.options import ev_option, peer_option, plane_option, target_argument, wide_option
+from mrcd.ctl.options import ev_option, peer_option, plane_option, target_argument, wait_option, wide_option
 from mrcd.ctl.phrases import location
 from mrcd.ctl.terminal.render import Document, duration, field, table_of, text
 from mrcd.errors import DaemonError, UsageError
@@ -86,10 +86,7 @@ def deny(options: Options, /, **given: Any) -> None:
 @command("Deny, and wait until no packet is in flight there.", epilog=EPILOG)
 @target_options
 @denial_options
-@click.option(
-    "--wait", type=click.FloatRange(min=0, max=86_400), default=10.0, metavar="SECONDS", show_default=True,
-    help="Wait at most so long for packets in flight.",
-)  # fmt: skip
+@wait_option(10.0, "packets in flight")
 def drain(options: Options, /, wait: float, **given: Any) -> None:
     """Deny the paths of a target, and wait until all packets sent on them have arrived or are known to be lost.
 
@@ -125,27 +122,19 @@ def _emptied(answer: Json) -> list[str]:
     return [f"empty after {answer['waited_s']:.2f} s{lost_text}" if found["evs"] else "empty"]
 
 
-def _allow(options: Options, action: str, given: dict[str, Any]) -> None:
-    emit(options, _post(options, "/v1/allow", chosen(action, given), _ALLOW_HINT), changed_lines)
+def _ending(name: str, short_help: str) -> click.Command:
+    @command(short_help, epilog=EPILOG)
+    @target_options
+    @click.option("--all", is_flag=True, help="Allow everything.")
+    def end(options: Options, /, **given: Any) -> None:
+        """End the denials of a target and of targets within it. The EVs are probed, then used again."""
+        emit(options, _post(options, "/v1/allow", chosen(name, given), _ALLOW_HINT), changed_lines)
+
+    end.name = name
+    return end
 
 
-_all = click.option("--all", is_flag=True, help="Allow everything.")
-
-
-@command("End denials.", epilog=EPILOG)
-@target_options
-@_all
-def allow(options: Options, /, **given: Any) -> None:
-    """End the denials of a target and of targets within it. The EVs are probed, then used again."""
-    _allow(options, "allow", given)
-
-
-@command("End denials; the same as `allow`.", epilog=EPILOG)
-@target_options
-@_all
-def undrain(options: Options, /, **given: Any) -> None:
-    """End the denials of a target and of targets within it. The EVs are probed, then used again."""
-    _allow(options, "undrain", given)
+allow, undrain = _ending("allow", "End denials."), _ending("undrain", "End denials; the same as `allow`.")
 
 
 @command("List denials: target, user, end, reason.")
@@ -174,12 +163,8 @@ def _from_file(options: Options, down: DaemonDown) -> Json:
     if found is None:
         raise down.because(f"and there is no {path}")
     left = [(d, d.left_s(options.clock.wall_ns() / 1e9)) for d in found]
-    document = [record.brief(d, s) for d, s in left]
-    return {"denials": document, "pending": False} | {
-        "file": str(path),
-        "saved": True,
-        "warning": None,
-    }
+    rows = [record.brief(d, s) for d, s in left]
+    return {"denials": rows, "pending": False, "file": str(path), "saved": True, "warning": None}
 
 
 def _table(document: Json, *, colour: bool, width: int | None) -> list[str]:

@@ -17,6 +17,7 @@ from mrcd.ctl.base import Commands, Options, command, common, emit, show
 from mrcd.ctl.client import Client, Json
 from mrcd.ctl.commands import fleet_check, fleet_links
 from mrcd.ctl.commands.denials import EPILOG, chosen, denial_options, target_options
+from mrcd.ctl.options import wait_option, wide_option
 from mrcd.ctl.phrases import some
 from mrcd.ctl.terminal.render import Document, duration, facts, field, table_of, text
 from mrcd.errors import DaemonError, MachineError, UsageError
@@ -26,10 +27,7 @@ _STATES = {"behind": "behind", "refuses": "refusing it", "away": "away"}
 _POLL_S = (0.1, 1.0)  # between two looks at the reports; doubled up to the second
 _LEAST_TIMEOUT_S = 20.0  # the daemon may have to ask several endpoints
 _EPILOG = EPILOG.replace("this host sends, not those of other hosts", "any host sends")
-_wait_option = click.option(
-    "--wait", type=click.FloatRange(min=0, max=86_400), default=30.0, metavar="SECONDS", show_default=True,
-    help="Wait at most so long for all hosts.",
-)  # fmt: skip
+_wait_option = wait_option(30.0, "all hosts")
 
 
 @click.group(cls=Commands, short_help="Show and control all hosts of the cluster.")
@@ -292,7 +290,7 @@ def get(options: Options) -> None:
 
 @command("Show which cluster file each host runs, and who refuses what.")
 @click.option("--all", "all_", is_flag=True, help="List all hosts, not only those that differ.")
-@click.option("--wide", "-w", is_flag=True, help="All columns, even if the terminal is narrow.")
+@wide_option
 def status(options: Options, all_: bool, wide: bool) -> None:
     """Show the generation of the cluster file that each host runs, fleet-wide denials, and which host refuses what.
 

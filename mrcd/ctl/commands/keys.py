@@ -11,7 +11,7 @@ from mrcd.ctl.base import Commands, Options, command, common, emit, show
 from mrcd.ctl.client import Json
 from mrcd.ctl.commands.config import default_file
 from mrcd.ctl.documents import read
-from mrcd.ctl.options import wide_option
+from mrcd.ctl.options import wait_option, wide_option
 from mrcd.ctl.phrases import some
 from mrcd.ctl.terminal.render import Document, count, field, table_of
 from mrcd.errors import MachineError, UsageError
@@ -114,10 +114,7 @@ def status(options: Options, wide: bool) -> None:
 
 
 @command("Read the secrets file again, and wait until the newest secret is in use.", group=keys)
-@click.option(
-    "--wait", type=click.FloatRange(0, 86_400), default=30.0, show_default=True, metavar="SECONDS",
-    help="Wait at most so long for the peers.",
-)  # fmt: skip
+@wait_option(30.0, "the peers")
 def rotate(options: Options, wait: float) -> None:
     """Have mrcd read its files again, and wait until it sends to each reachable peer with the newest secret.
 

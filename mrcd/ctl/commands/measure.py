@@ -11,14 +11,13 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from mrcd.ctl.base import F, Options, command, emit, show
 from mrcd.ctl.client import DaemonDown, Json, understood
 from mrcd.ctl.documents import read
-from mrcd.ctl.options import ev_option, peer_argument, plane_option, wide_option
+from mrcd.ctl.options import ev_option, peer_argument, plane_option, wait_option, wide_option
 from mrcd.errors import DaemonError, MachineError, MrcdError
 from mrcd.versions import SCHEMA_VERSION
 
@@ -36,14 +35,6 @@ def read_documents(options: Options, choose: Choice) -> tuple[Json, Json, Json]:
     return status, peers, read(options, "paths", each=each).document if each else []
 
 
-def _one(peer: str) -> Choice:
-    return lambda status, peers: [peer]
-
-
-def _none(status: Json, peers: Json) -> Sequence[str | None]:
-    return []
-
-
 def choose_peers(status: Json, peers: Json) -> Sequence[str | None]:
     """Choose all peers, or random ones with MOST_EVS EVs in total."""
     with understood():
@@ -59,20 +50,10 @@ def _count(default: int, what: str) -> Callable[[F], F]:
     return click.option("--count", "-c", type=limits, metavar="N", default=default, show_default=True, help=what)
 
 
-def _pace(command: Any) -> Any:
-    """Add --interval and --wait."""
-    for option in (
-        click.option(
-            "--wait", type=click.FloatRange(0, 3600), default=1.0, metavar="SECONDS", show_default=True,
-            help="Wait at most so long for the last answers.",
-        ),
-        click.option(
-            "--interval", type=click.FloatRange(0.1, 60_000), default=10.0, metavar="MS", show_default=True,
-            help="Time between two packets on the same path.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_interval = click.option(
+    "--interval", type=click.FloatRange(0.1, 60_000), default=10.0, metavar="MS", show_default=True,
+    help="Time between two packets on the same path.",
+)  # fmt: skip
 
 
 @command("Measure loss and round-trip time of EVs.")
@@ -82,7 +63,8 @@ def _pace(command: Any) -> Any:
 @click.option(
     "--size", "-s", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Size of the outer IPv6 packet."
 )
-@_pace
+@_interval
+@wait_option(1.0, "the last answers")
 @wide_option
 def probe(
     options: Options, peer: str, ev: int | None, count: int, size: int, interval: float, wait: float, wide: bool
@@ -97,7 +79,7 @@ def probe(
     """
     from mrcd.ctl.packets import probe as work
 
-    status, peers, paths = read_documents(options, _one(peer))
+    status, peers, paths = read_documents(options, lambda status, peers: [peer])
     document = work.run(
         status, peers, paths, peer, ev=ev, count=count, size=size, interval_s=interval / 1000, wait_s=wait
     )
@@ -112,7 +94,8 @@ def probe(
 @peer_argument(required=True)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", help="The EV; default all that have failed, 8 at most.")
 @_count(20, "Packets per hop.")
-@_pace
+@_interval
+@wait_option(1.0, "the last answers")
 @wide_option
 def trace(options: Options, peer: str, ev: int | None, count: int, interval: float, wait: float, wide: bool) -> None:
     """Trace an EV to PEER with loopback probes, which each switch forwards back to this host, and a probe to PEER.
@@ -129,7 +112,7 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
     """
     from mrcd.ctl.packets import trace as work
 
-    status, peers, paths = read_documents(options, _one(peer))
+    status, peers, paths = read_documents(options, lambda status, peers: [peer])
     failed = work.failed_evs(paths, peer)
     traces = [
         work.run(status, peers, paths, peer, ev=n, count=count, interval_s=interval / 1000, wait_s=wait)
@@ -175,7 +158,7 @@ def capture(
     """
     from mrcd.ctl.packets import capture as work
 
-    status, peers, _ = read_documents(options, _none)
+    status, peers, _ = read_documents(options, lambda status, peers: [])
     with understood():
         port = int(status["udp_port"])
     host = None if peer is None else work.host_id(peer, status, peers)
@@ -234,7 +217,7 @@ def doctor(options: Options, peer: str | None) -> None:
     from mrcd.ctl.examine import command
 
     try:
-        documents, down = read_documents(options, _one(peer) if peer else choose_peers), None
+        documents, down = read_documents(options, (lambda status, peers: [peer]) if peer else choose_peers), None
     except DaemonDown as e:
         documents, down = None, e
     _finish(options, command.doctor(options.run_dir, documents, down))
