@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes the documents of `mrcctl config check`, `diff` and `show`. Imports pydantic, so commands import it late."""
 
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from mrcd.daemon.config_diff import compare
 from mrcd.errors import ConfigError, DaemonError
 from mrcd.fabric.topology import Plan, plan
 from mrcd.versions import SCHEMA_VERSION
-from mrcd.view.running_file import RUNNING_FILE
+from mrcd.view.running_file import RUNNING_FILE, plan_in, read_running
 
 
 def summary(file: Path, host: str | None, run_dir: Path) -> dict[str, Any]:
@@ -67,7 +66,7 @@ def _seen_from(config: Config, host: str | None) -> str:
 def last_running(run_dir: Path) -> dict[str, Any]:
     """Return {"host", "config"} as the last mrcd saved them; empty if none has run on this machine."""
     try:
-        document = json.loads((run_dir / RUNNING_FILE).read_text())
+        document, _ = read_running(run_dir / RUNNING_FILE)
         return {"host": str(document["host"]), "config": document.get("config")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
@@ -75,7 +74,7 @@ def last_running(run_dir: Path) -> dict[str, Any]:
 
 def _plan_of(running: dict[str, Any]) -> Plan:
     try:
-        return plan(Config.model_validate(running["config"]), running["host"])
+        return plan_in(running)
     except (ValidationError, KeyError) as e:
         raise DaemonError(
             f"another version of mrcd made the running configuration: {type(e).__name__}",

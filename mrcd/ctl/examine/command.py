@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Collects the data of the checks, runs them, and makes the document of --json and its text."""
 
-import json
 import socket
 from collections import Counter
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.kernel import features
 from mrcd.kernel.settings import settings
 from mrcd.versions import SCHEMA_VERSION
-from mrcd.view.running_file import RUNNING_FILE
+from mrcd.view.running_file import RUNNING_FILE, plan_in, read_running
 
 _INDENT = 6  # of what is below a status
 _LEAST_TEXT = 30  # characters; with less room the text is below the check's name
@@ -84,10 +83,9 @@ def running(run_dir: Path) -> tuple[Plan, str]:
     """
     path = run_dir / RUNNING_FILE
     try:
-        found = json.loads(path.read_text())
-        plan = topology.plan(cluster_file.Config.model_validate(found["config"]), found["host"])
-        return plan, str(found["pins"])
-    except (OSError, ValueError, KeyError, MrcdError) as e:
+        found, _ = read_running(path)
+        return plan_in(found), str(found["pins"])
+    except (OSError, ValueError, KeyError, TypeError, MrcdError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e).splitlines()[0]
         raise MachineError(
             f"no usable {path}: {why}",
