@@ -124,6 +124,16 @@ def test_down_and_no_pins(mrcctl: Callable[..., Result], monkeypatch: pytest.Mon
     )
 
 
+@pytest.mark.parametrize("command", ["status", "status --check", "doctor", "trace h2"])
+def test_where_nothing_runs_the_exit_status_is_2(mrcctl: Callable[..., Result], command: str) -> None:
+    result = mrcctl(*command.split())
+    assert result.exit_code == 2
+    if command == "status --check":
+        assert result.stderr == ""
+        assert result.stdout.startswith("CRITICAL - mrcd is not running")
+        assert result.stdout.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "args", [["deny", "--peer", "h2"], ["detach"], ["attach"], ["events", "-f"], ["keys", "rotate"]], ids=" ".join
 )
