@@ -52,14 +52,6 @@ def _away(names: Sequence[str]) -> list[str]:
     return [f"away, down or without etcd: {some(names)}"] if names else []
 
 
-def _of_denial(document: Document, target: str) -> Document | None:
-    return next((d for d in document["denials"] if d["target"] == target), None)
-
-
-def _gone(target: str) -> Progress:
-    return Progress(f"{target} is no longer in etcd: it was allowed, or has expired", False)
-
-
 def _reasons(d: Document) -> list[str]:
     found = _refusals(f"to deny {d['target']}", [(r["host"], r["why"]) for r in d["refused"]])
     found += [f"not denied yet: {some(d['waiting_hosts'])}"] if d["waiting_hosts"] else []
@@ -78,26 +70,19 @@ def _refusals(what: str, refused: Sequence[tuple[str, str]]) -> list[str]:
     return found[:_MOST_NAMES] + more
 
 
-def denied(document: Document, target: str) -> Progress:
-    """Return on how many hosts a target is denied."""
-    d = _of_denial(document, target)
+def denied(document: Document, target: str, *, drain: bool = False) -> Progress:
+    """Return on how many hosts a target is denied; with `drain` on how many nothing is in flight to it."""
+    d = next((d for d in document["denials"] if d["target"] == target), None)
     if d is None:
-        return _gone(target)
-    return Progress(f"{d['denied_hosts']} of {d['hosts']} hosts deny it", d["denied_hosts"] == d["hosts"], _reasons(d))
-
-
-def drained(document: Document, target: str) -> Progress:
-    """Return on how many hosts nothing is in flight to a target."""
-    d = _of_denial(document, target)
-    if d is None:
-        return _gone(target)
+        return Progress(f"{target} is no longer in etcd: it was allowed, or has expired", False)
     why = _reasons(d)
+    if not drain:
+        return Progress(f"{d['denied_hosts']} of {d['hosts']} hosts deny it", d["denied_hosts"] == d["hosts"], why)
     if d["not_empty_hosts"]:
         unreported = f", {d['unreported_evs']} EVs without a report" if d["unreported_evs"] else ""
         why.append(f"packets may be in flight from {some(d['not_empty_hosts'])}{unreported}")
     lost = "losses unknown" if d["lost_packets"] is None else f"{d['lost_packets']} lost"
-    left = f"{d['in_flight_packets']} packets left, {lost}"
-    said = f"{d['drained_hosts']} of {d['hosts']} hosts drained, {left}"
+    said = f"{d['drained_hosts']} of {d['hosts']} hosts drained, {d['in_flight_packets']} packets left, {lost}"
     return Progress(said, d["drained_hosts"] == d["hosts"], why)
 
 
@@ -236,7 +221,7 @@ def drain(options: Options, /, wait: float, **given: Any) -> None:
     that nothing is left; a host that is down or does not reach etcd is named.
     """
     answer = _deny(options, chosen("fleet drain", given) | {"drain": True})
-    _wait(options, wait, answer, lambda d: drained(d, answer["target"]))
+    _wait(options, wait, answer, lambda d: denied(d, answer["target"], drain=True))
 
 
 def _deny(options: Options, body: dict[str, Any]) -> Json:

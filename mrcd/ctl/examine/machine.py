@@ -10,8 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
 from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST, genlmsg
@@ -27,6 +29,8 @@ from mrcd.net import drivers, other_programs, rps
 from mrcd.net.drivers import Device
 from mrcd.net.messages import Link
 from mrcd.net.netlink import Netlink
+
+T = TypeVar("T")
 
 _SCHED_CLS, _RINGBUF, _ARRAY, _TIMER_INIT = 3, 27, 2, 169  # of enum bpf_prog_type, bpf_map_type, bpf_func_id
 _F_MMAPABLE = 1 << 10
@@ -102,11 +106,7 @@ class Machine:
 
     @cached_property
     def _links(self) -> dict[str, Link]:
-        async def ask() -> dict[str, Link]:
-            async with Netlink() as netlink:
-                return await netlink.links()
-
-        return asyncio.run(ask())
+        return asyncio.run(_ask(Netlink.links))
 
     def links(self) -> dict[str, Link]:
         """Return all interfaces by name."""
@@ -114,12 +114,7 @@ class Machine:
 
     def neighbours(self, gateway: str) -> dict[int, str]:
         """Return the MACs of a resolved first hop by ifindex."""
-
-        async def ask() -> dict[int, str]:
-            async with Netlink() as netlink:
-                return await netlink.neighbours(gateway)
-
-        return asyncio.run(ask())
+        return asyncio.run(_ask(lambda netlink: netlink.neighbours(gateway)))
 
     def device(self, link: Link) -> Device:
         """Return a NIC's driver and its offloads."""
@@ -222,6 +217,11 @@ class Machine:
             return None, "only root, with unshare and iproute2, can try SRv6 routes"
         done = subprocess.run(["unshare", "-n", "sh", "-c", _SEG6_TEST], capture_output=True, text=True, timeout=10)
         return done.returncode == 0, "; ".join(done.stderr.split("\n")).strip("; ")
+
+
+async def _ask(question: Callable[[Netlink], Awaitable[T]]) -> T:
+    async with Netlink() as netlink:
+        return await question(netlink)
 
 
 def _netdev(command: int, flags: int, asked: dict[str, int]) -> list[dict[str, int]]:
