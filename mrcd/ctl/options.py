@@ -2,7 +2,7 @@
 """Defines the options and arguments that several commands take, and completes their values in a shell."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,30 +26,40 @@ class StateType(click.Choice[str]):
         return super().convert(value.upper(), param, ctx)
 
 
-def complete_peer(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of peers; none if the daemon does not answer, because completion shows no errors."""
-    return [name for name in (str(p["peer"]) for p in _known(ctx, "/v1/peers")) if name.startswith(incomplete)]
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def _known(ctx: click.Context, path: str) -> list[Any]:
-    try:
-        found = Client(ctx.ensure_object(Options).run_dir, _TIMEOUT_S).get(path)
-        return list(found["denials"] if path == "/v1/denials" else found)
-    except (MrcdError, TypeError, KeyError):
-        return []
+def _completes(words_of: Callable[[click.Context, Client, str], Iterable[str]]) -> Complete:
+    """Make a completion of words; of none if the daemon does not answer, because completion shows no errors."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+        client = Client(ctx.ensure_object(Options).run_dir, _TIMEOUT_S)
+        try:
+            return sorted({w for w in words_of(ctx, client, incomplete) if w.startswith(incomplete)})
+        except (MrcdError, TypeError, KeyError):
+            return []
+
+    return complete
 
 
-def _complete_target(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return switches, planes, peers and NICs of this host's paths; for `allow` and `undrain`, denied targets."""
-    words: set[str] = set()
+@_completes
+def complete_peer(_ctx: click.Context, client: Client, _incomplete: str) -> Iterable[str]:
+    """Return the names of peers."""
+    return [str(p["peer"]) for p in client.get("/v1/peers")]
+
+
+@_completes
+def _complete_target(ctx: click.Context, client: Client, incomplete: str) -> Iterable[str]:
+    """Yield switches, planes, peers and NICs of this host's paths; for `allow` and `undrain`, denied targets."""
     if ctx.info_name in ("allow", "undrain"):
-        words = {w for d in _known(ctx, "/v1/denials") for w in d["target"].split()}
-    else:
-        for p in _known(ctx, "/v1/paths"):
-            words |= {f"plane:{p['plane']}", f"peer:{p['peer']}", f"nic:{p['peer']}:{p['plane']}"}
-            words |= {f"t1:{p['plane']}:{p['t1']}"} if p["t1"] is not None else set()
-            words |= {f"ev:{p['peer']}:{p['ev']}"} if incomplete.startswith("ev:") else set()
-    return sorted(w for w in words if w.startswith(incomplete))
+        yield from (w for d in client.get("/v1/denials")["denials"] for w in d["target"].split())
+        return
+    for p in client.get("/v1/paths"):
+        yield from (f"plane:{p['plane']}", f"peer:{p['peer']}", f"nic:{p['peer']}:{p['plane']}")
+        if p["t1"] is not None:
+            yield f"t1:{p['plane']}:{p['t1']}"
+        if incomplete.startswith("ev:"):
+            yield f"ev:{p['peer']}:{p['ev']}"
 
 
 _LEAST_0 = click.IntRange(min=0)
