@@ -122,8 +122,9 @@ def test_untraceable_paths_are_errors() -> None:
     here, docs = plans("ecmp")
     with pytest.raises(UsageError, match="with encapsulation ecmp"):
         trace.plan(here, "h1", docs[0], docs)
-    for carrier, message in (("5f00:0:4000:8000::", "this path is 4000 · 8000"), ("5f00::", "no uSIDs")):
-        with pytest.raises(UsageError, match=message):
+    carriers = ("5f00:0:4000:8000::", "4000 · 8000"), ("fd10::1", "fd10::1"), ("5f00::", "no uSIDs")
+    for carrier, message in carriers:
+        with pytest.raises(UsageError, match=f"this path is {message}"):
             trace_probes.path_nodes(hops([IPv6Address(carrier)], BLOCK), "h0", 0xC000, "h1")
 
 

@@ -77,7 +77,7 @@ def path_nodes(hops: Sequence[Hop], me: str, own_usid: int, peer: str) -> list[N
     if [h.kind for h in hops] not in (["t0", "host"], ["t0", "t1", "t0", "host"]):
         raise UsageError(
             "trace supports paths of the form T0 · T1 · T0 · host only, and this path is "
-            + (" · ".join(f"{h.usid or 0:04x}" for h in hops) or "no uSIDs"),
+            + (" · ".join(str(h.destination) if h.usid is None else f"{h.usid:04x}" for h in hops) or "no uSIDs"),
             hint="`mrcctl probe` measures any path as a whole",
         )
     plane = hops[0].plane
