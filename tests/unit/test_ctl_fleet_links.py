@@ -2,9 +2,6 @@
 """Tests `mrcctl fleet links`: its exit codes, and what it says when Prometheus does not help."""
 
 import base64
-import http.server
-import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,39 +13,10 @@ from click.testing import Result
 from mrcd.fleet_links.document import differing_hosts
 from mrcd.fleet_links.read import Selection
 from mrcd.prometheus import HttpConfig, Prometheus, one_of, read_config
+from tests.unit import prometheus_server
+from tests.unit.prometheus_server import Server
 
 Mrcctl = Callable[..., Result]
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Answers every request alike, and keeps what was asked."""
-
-    daemon_threads = True
-
-    def __init__(self, status: int, body: str, length: int | None = None) -> None:
-        self.status, self.body, self.length = status, body, length
-        self.requests: list[tuple[str, str, str | None]] = []  # path, body, Authorization
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        assert isinstance(self.server, Server)
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.server.requests.append((self.path, body, self.headers["Authorization"]))
-        self.send_response(self.server.status)
-        self.send_header("Location", "http://127.0.0.1:1/elsewhere")
-        if self.server.length is not None:
-            self.send_header("Content-Length", str(self.server.length))
-        self.end_headers()
-        self.wfile.write(self.server.body.encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -57,19 +25,17 @@ def serve() -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
     def start(status: int = 200, body: str = "", length: int | None = None) -> Server:
-        servers.append(Server(status, body, length))
-        threading.Thread(target=servers[-1].serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        headers = {"Location": "http://127.0.0.1:1/elsewhere"} | ({"Content-Length": length} if length else {})
+        servers.append(Server(lambda form: (status, body, headers)))
         return servers[-1]
 
     yield start
     for server in servers:
-        server.shutdown()
-        server.server_close()
+        server.stop()
 
 
 def vector(*samples: tuple[dict[str, str], float]) -> str:
-    result = [{"metric": labels, "value": [1, str(value)]} for labels, value in samples]
-    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
+    return prometheus_server.vector(samples)
 
 
 @pytest.mark.parametrize(
