@@ -32,6 +32,7 @@ class Options:
     timeout: float = 5.0
     json: bool = False
     clock: Clock = SYSTEM
+    view: Any = None  # mrcd.view.documents.View of the pinned tables, once something was read there
 
     def monotonic_s(self) -> float:
         """Return the seconds of CLOCK_MONOTONIC."""
@@ -193,6 +194,24 @@ def common(command: F) -> F:
     return command
 
 
+def command(
+    short_help: str | None = None,
+    *,
+    group: click.Group | None = None,
+    epilog: str | None = None,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command that gets the Options, and has the options of every command after its own."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        own = function.__dict__.pop("__click_params__", [])
+        common(function)
+        function.__dict__["__click_params__"] += own
+        made = (group.command if group else click.command)(short_help=short_help, epilog=epilog)
+        return made(click.pass_obj(function))
+
+    return make
+
+
 def colours() -> bool:
     """Return whether to colour the output: a terminal, and neither NO_COLOR (no-color.org) nor TERM=dumb."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -212,3 +231,8 @@ def emit(options: Options, document: Json, lines: Callable[..., list[str]], **st
     else:
         # color=True: `lines` has already decided about colours; click must not remove them.
         click.echo("\n".join(lines(document, **style)), color=True)
+
+
+def show(options: Options, document: Json, lines: Callable[..., list[str]], wide: bool = False, **style: Any) -> None:
+    """Print a document as `emit` does, with `lines` in colour and as wide as the terminal."""
+    emit(options, document, lines, colour=colours(), width=terminal_width(wide), **style)

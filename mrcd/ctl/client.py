@@ -3,9 +3,9 @@
 
 import contextlib
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -43,22 +43,6 @@ class DaemonDown(DaemonError):
         return DaemonDown(f"{self.brief}, {more}", hint=self.hint, pid=self.pid, brief=self.brief)
 
 
-class _UnixConnection(HTTPConnection):
-    def __init__(self, path: Path, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(self.timeout)
-            sock.connect(str(self._path))
-        except BaseException:
-            sock.close()
-            raise
-        self.sock = sock
-
-
 class Client:
     """Sends requests to the mrcd whose socket is in `run_dir`; one connection per request."""
 
@@ -77,20 +61,26 @@ class Client:
         """
         given = {k: v for k, v in {**query, "wait": wait}.items() if v is not None}
         target = f"{path}?{urlencode(given)}" if given else path
-        return self._request("GET", target, None, self.timeout + (wait or 0))
+        return self._request("GET", target, "", self.timeout + (wait or 0))
 
     def post(self, path: str, body: Json) -> Json:
         """Return the answer to a POST of a JSON document. Raises as `get` does."""
         return self._request("POST", path, json.dumps(body), self.timeout)
 
-    def _request(self, method: str, target: str, body: str | None, timeout: float) -> Json:
-        connection = _UnixConnection(self.socket_path, timeout)
-        headers = {"Content-Type": "application/json"} if body else {}
+    def _request(self, method: str, target: str, body: str, timeout: float) -> Json:
+        """Return the document of an answer. HTTP by hand, because the import of http.client takes a third of a start.
+
+        After a request of HTTP/1.0 the daemon closes the connection, and sends no chunks.
+        """
+        content = body.encode()
+        head = f"{method} {target} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         try:
-            self._connect(connection)
-            connection.request(method, target, body, headers)
-            response = connection.getresponse()
-            content = response.read()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(timeout)
+                self._connect(connection)
+                connection.sendall(head.encode() + content)
+                with connection.makefile("rb") as file:
+                    answer = file.read()
         except TimeoutError:
             raise DaemonError(
                 f"mrcd did not answer within {timeout:g} s",
@@ -100,30 +90,44 @@ class Client:
             raise DaemonError(
                 f"{self.socket_path}: permission denied", hint="run mrcctl as root or as a member of the group mrcd"
             ) from None
-        except (ConnectionError, IncompleteRead) as e:
-            # Refused: a socket file without a daemon. Reset, or a short answer: the daemon has just died.
-            why = e.strerror if isinstance(e, OSError) and e.strerror else e
-            raise self._down(f"{self.socket_path}: {why}") from None
+        except ConnectionError as e:  # refused: a socket file without a daemon; reset: the daemon has just died
+            raise self._down(f"{self.socket_path}: {e.strerror or e}") from None
         except FileNotFoundError:
             raise self._down(f"no socket {self.socket_path}") from None
-        except HTTPException as e:
-            raise DaemonError(
-                f"{self.socket_path}: not an HTTP answer: {e!r}", hint="is this mrcd's socket? see --run-dir"
-            ) from None
         except OSError as e:
-            raise DaemonError(
-                f"{self.socket_path}: {e.strerror or e}", hint="is this mrcd's socket? see --run-dir"
-            ) from None
-        finally:
-            connection.close()
-        return _decode(response, content)
+            raise self._not_mrcd(e.strerror or str(e)) from None
+        return self._decode(answer)
 
-    def _connect(self, connection: _UnixConnection) -> None:
+    def _decode(self, answer: bytes) -> Json:
+        """Return the document of an answer, or raise the error that it reports."""
+        head, _, content = answer.partition(b"\r\n\r\n")
+        status = re.match(rb"HTTP/1\.\d (\d{3}) ?([^\r]*)", head)
+        length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
+        if not answer or (length and len(content) < int(length[1])):
+            raise self._down(f"{self.socket_path}: the answer ends early")
+        if status is None:
+            raise self._not_mrcd("not an HTTP answer")
+        code = int(status[1])
+        try:
+            document = json.loads(content)
+        except ValueError:
+            document = None
+        if code < 400 and document is not None:
+            return document
+        if code >= 400 and isinstance(document, dict) and "error" in document:
+            kind = UsageError if document.get("exit_code") == 1 else DaemonError
+            raise kind(str(document["error"]), hint=document.get("hint"))
+        raise DaemonError(f"mrcd answered {code} {status[2].decode()} without a JSON document", hint=_OTHER_VERSION)
+
+    def _not_mrcd(self, why: str) -> DaemonError:
+        return DaemonError(f"{self.socket_path}: {why}", hint="is this mrcd's socket? see --run-dir")
+
+    def _connect(self, connection: socket.socket) -> None:
         """Connect. Wait for the socket of a running mrcd, which restores a lost one within a second."""
         until = self.clock.monotonic_ns() + min(self.timeout, _RESTORED_S) * 1e9
         while True:
             try:
-                return connection.connect()
+                return connection.connect(str(self.socket_path))
             except (FileNotFoundError, ConnectionRefusedError):
                 if self.clock.monotonic_ns() >= until or lock_file.holder(self._run_dir) is None:
                     raise
@@ -144,20 +148,6 @@ class Client:
         return DaemonDown(f"mrcd is not running ({why})", hint=_START)
 
 
-def _decode(response: HTTPResponse, content: bytes) -> Json:
-    """Return the document of an answer, or raise the error that it reports."""
-    try:
-        document = json.loads(content)
-    except ValueError:
-        document = None
-    if response.status < 400 and document is not None:
-        return document
-    if response.status >= 400 and isinstance(document, dict) and "error" in document:
-        kind = UsageError if document.get("exit_code") == 1 else DaemonError
-        raise kind(str(document["error"]), hint=document.get("hint"))
-    raise DaemonError(f"mrcd answered {response.status} {response.reason} without a JSON document", hint=_OTHER_VERSION)
-
-
 @contextlib.contextmanager
 def understood() -> Iterator[None]:
     """Turn errors about missing or wrong keys into DaemonError: the daemon may have another version."""
@@ -172,7 +162,7 @@ _HOLD_S = 10.0  # the daemon may wait so long for an event before it answers
 _RETRY_S = 0.5  # between two tries to reach a daemon that is down
 
 
-def follow_events(client: Client, say: Callable[[str], None]) -> Iterator[list[Json]]:
+def batches_of_events(client: Client, say: Callable[[str], None]) -> Iterator[list[Json]]:
     """Yield the events that the daemon remembers, then new events in batches, without an end.
 
     A restarted daemon may number its events from the start again. Events seen before are then recognised by their

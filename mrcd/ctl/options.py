@@ -2,7 +2,7 @@
 """Defines the options and arguments that several commands take, and completes their values in a shell."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,19 +26,61 @@ class StateType(click.Choice[str]):
         return super().convert(value.upper(), param, ctx)
 
 
-def complete_peer(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of peers; none if the daemon does not answer, because completion shows no errors."""
-    options = ctx.ensure_object(Options)
-    try:
-        names = [str(p["peer"]) for p in Client(options.run_dir, timeout=0.5).get("/v1/peers")]
-    except (MrcdError, TypeError, KeyError):
-        return []
-    return [n for n in names if n.startswith(incomplete)]
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def peer_option(command: F) -> F:
-    """Add --peer."""
-    return click.option("--peer", metavar="NAME", shell_complete=complete_peer, help="Only this peer.")(command)
+def _completes(words_of: Callable[[click.Context, Client, str], Iterable[str]]) -> Complete:
+    """Make a completion of words; of none if the daemon does not answer, because completion shows no errors."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+        client = Client(ctx.ensure_object(Options).run_dir, _TIMEOUT_S)
+        try:
+            return sorted({w for w in words_of(ctx, client, incomplete) if w.startswith(incomplete)})
+        except (MrcdError, TypeError, KeyError):
+            return []
+
+    return complete
+
+
+@_completes
+def complete_peer(_ctx: click.Context, client: Client, _incomplete: str) -> Iterable[str]:
+    """Return the names of peers."""
+    return [str(p["peer"]) for p in client.get("/v1/peers")]
+
+
+@_completes
+def _complete_target(ctx: click.Context, client: Client, incomplete: str) -> Iterable[str]:
+    """Yield switches, planes, peers and NICs of this host's paths; for `allow` and `undrain`, denied targets."""
+    if ctx.info_name in ("allow", "undrain"):
+        yield from (w for d in client.get("/v1/denials")["denials"] for w in d["target"].split())
+        return
+    for p in client.get("/v1/paths"):
+        yield from (f"plane:{p['plane']}", f"peer:{p['peer']}", f"nic:{p['peer']}:{p['plane']}")
+        if p["t1"] is not None:
+            yield f"t1:{p['plane']}:{p['t1']}"
+        if incomplete.startswith("ev:"):
+            yield f"ev:{p['peer']}:{p['ev']}"
+
+
+_LEAST_0 = click.IntRange(min=0)
+peer_option = click.option("--peer", metavar="NAME", shell_complete=complete_peer, help="Only this peer.")
+plane_option = click.option("--plane", type=_LEAST_0, metavar="N", help="Only this plane.")
+ev_option = click.option("--ev", type=_LEAST_0, metavar="N", help="Only EVs of this number.")
+wide_option = click.option("--wide", "-w", is_flag=True, help="All columns, even if the terminal is narrow.")
+interval_option = click.option(
+    "--interval", "-i", type=SECONDS, metavar="SECONDS", help="Rates and loss over this time, instead of counters."
+)
+
+
+def wait_option(default: float, what: str) -> Callable[[F], F]:
+    """Make --wait."""
+    limits = click.FloatRange(min=0, max=86_400)
+    text = f"Wait at most so long for {what}."
+    return click.option("--wait", type=limits, default=default, metavar="SECONDS", show_default=True, help=text)
+
+
+# The words that mrcd/denials/targets.py parses.
+target_argument = click.argument("target", nargs=-1, metavar="[TARGET]...", shell_complete=_complete_target)
 
 
 def peer_argument(*, required: bool = False) -> Callable[[F], F]:
@@ -63,21 +105,6 @@ def peer_argument(*, required: bool = False) -> Callable[[F], F]:
         return cast(F, argument(option(with_peer)))
 
     return add
-
-
-def plane_option(command: F) -> F:
-    """Add --plane."""
-    return click.option("--plane", type=click.IntRange(min=0), metavar="N", help="Only this plane.")(command)
-
-
-def ev_option(command: F) -> F:
-    """Add --ev."""
-    return click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only EVs of this number.")(command)
-
-
-def wide_option(command: F) -> F:
-    """Add --wide."""
-    return click.option("--wide", "-w", is_flag=True, help="All columns, even if the terminal is narrow.")(command)
 
 
 def prometheus_options(command: F) -> F:
@@ -106,31 +133,3 @@ def prometheus_options(command: F) -> F:
         help="Credentials and certificates, as in promtool's --http.config.file.",
     )
     return cast(F, server(config(with_server)))
-
-
-def target_argument(command: F) -> F:
-    """Add TARGET…, the words that mrcd/denials/targets.py parses."""
-    return click.argument("target", nargs=-1, metavar="[TARGET]...", shell_complete=_complete_target)(command)
-
-
-def _complete_target(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return switches, planes, peers and NICs of this host's paths; for `allow` and `undrain`, denied targets."""
-    client = Client(ctx.ensure_object(Options).run_dir, _TIMEOUT_S)
-    words: set[str] = set()
-    try:
-        if ctx.info_name in ("allow", "undrain"):
-            words = {w for d in client.get("/v1/denials")["denials"] for w in d["target"].split()}
-        else:
-            for p in client.get("/v1/paths"):
-                words |= {f"plane:{p['plane']}", f"peer:{p['peer']}", f"nic:{p['peer']}:{p['plane']}"}
-                words |= {f"t1:{p['plane']}:{p['t1']}"} if p["t1"] is not None else set()
-                words |= {f"ev:{p['peer']}:{p['ev']}"} if incomplete.startswith("ev:") else set()
-    except (MrcdError, TypeError, KeyError):
-        return []
-    return sorted(w for w in words if w.startswith(incomplete))
-
-
-def interval_option(command: F) -> F:
-    """Add --interval to a command that else shows counters."""
-    text = "Rates and loss over this time, instead of counters."
-    return click.option("--interval", "-i", type=SECONDS, metavar="SECONDS", help=text)(command)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Renders the phrases that several commands share: places, states, denials, moments, events in one line."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mrcd.ctl.terminal.render import NOTHING, Document, duration, fold, text
@@ -54,6 +54,12 @@ def aged(heading: str, age_s: float | None) -> str:
 def stale_lines(age_s: float | None, width: int | None) -> list[str]:
     """Return the warning as lines, with an empty line before it."""
     return ["", *fold(stale(age_s), width)] if stale(age_s) else []
+
+
+def some(things: Iterable[object], most: int = 5) -> str:
+    """Return a list as text, at most `most` items of it: h1, h2 and 3 more."""
+    words = [str(t) for t in things]
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 def moment(iso: object) -> str:

@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Samples paths or peers twice, computes their rates, and picks the busiest and the worst."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mrcd.ctl.base import Options
-from mrcd.ctl.client import Client, Json
-from mrcd.ctl.offline import Found, envelope, read
+from mrcd.ctl.documents import Found, read, rows_of
 from mrcd.ctl.terminal.render import Document, count, text
-
-if TYPE_CHECKING:
-    from mrcd.view.documents import View
 
 # Sort order of states; the worst is highest.
 _BADNESS = {"ASSUMED_BAD": 3, "DENIED": 2, "UNKNOWN": 2, "SKIP": 1, "GOOD": 0}
@@ -80,19 +76,15 @@ def usable_by_plane(rows: Sequence[Document]) -> dict[str, dict[int, tuple[int, 
     return found
 
 
-def sampled(
-    options: Options,
-    name: str,
-    from_daemon: Callable[[Client], Json],
-    from_tables: Callable[["View"], Json],
-    interval_s: float,
-) -> tuple[Sample, Sample, Found]:
+def sampled(options: Options, name: str, interval_s: float, **query: Any) -> tuple[Sample, Sample, Found]:
     """Return two samples of the list `name`, `interval_s` apart, and the second one as it was read."""
-    before = read(options, from_daemon, from_tables)
-    first = Sample(options.monotonic_s(), envelope(name, *before)[name])
-    options.clock.sleep(interval_s)
-    after = read(options, from_daemon, from_tables, quiet=True)
-    return first, Sample(options.monotonic_s(), envelope(name, *after)[name]), after
+    samples = []
+    for n in range(2):
+        found = read(options, name, **query)
+        samples.append(Sample(options.monotonic_s(), rows_of(name, found)))
+        if not n:
+            options.clock.sleep(interval_s)
+    return samples[0], samples[1], found
 
 
 def megabits(bits: float | None) -> str:

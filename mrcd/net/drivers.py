@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
-
-from mrcd.net.messages import Link
+if TYPE_CHECKING:
+    from mrcd.net.messages import Link  # pyroute2 takes mrcctl longer to import than all else
 
 UDP_TUNNEL, MANGLE_ID, RX_CHECKSUM = "tx-udp_tnl-segmentation", "tx-tcp-mangleid-segmentation", "rx-checksum"
 TUNNELS = tuple(
@@ -47,8 +47,10 @@ class Segmentation:
     remedy: str = ""
 
 
-def read_device(link: Link) -> Device:
+def read_device(link: "Link") -> Device:
     """Returns a NIC's driver and offloads, as far as the kernel reports them."""
+    from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
+
     try:
         driver = Path(f"/sys/class/net/{link.name}/device/driver").readlink().name
     except OSError:
@@ -62,7 +64,7 @@ def read_device(link: Link) -> Device:
         return Device(driver)
 
 
-def without_native_xdp(link: Link, device: Device) -> str:
+def without_native_xdp(link: "Link", device: Device) -> str:
     """Returns why mrc_pop cannot use native XDP of this driver; "" if it can. Pure."""
     driver = device.driver or "this driver"
     if is_stacked(link):
@@ -83,7 +85,7 @@ def without_native_xdp(link: Link, device: Device) -> str:
     )
 
 
-def is_stacked(link: Link) -> bool:
+def is_stacked(link: "Link") -> bool:
     """Returns whether an interface has other interfaces below it, as a bond or a macvlan has. Pure.
 
     Their checksum status is not known, and does not depend on the offloads of the upper interface.
@@ -91,13 +93,13 @@ def is_stacked(link: Link) -> bool:
     return link.kind not in (None, "veth")
 
 
-def trusts_outer_checksum(link: Link, device: Device, point: str) -> bool:
+def trusts_outer_checksum(link: "Link", device: Device, point: str) -> bool:
     """Returns whether the kernel would apply the NIC's outer checksum status to the inner packet after XDP. Pure."""
     has_no_status = point == "xdp" and device.driver in _NO_CHECKSUM_STATUS
     return link.kind != "veth" and not has_no_status and device.offloads.get(RX_CHECKSUM, True)
 
 
-def segmentation(link: Link, device: Device, *, srh: bool, udp_port: int) -> Segmentation:
+def segmentation(link: "Link", device: Device, *, srh: bool, udp_port: int) -> Segmentation:
     """Returns where bursts sent through a NIC are segmented. Pure.
 
     `srh`: whether they have an SRH; `udp_port`: the outer destination port.
@@ -126,7 +128,7 @@ def segmentation(link: Link, device: Device, *, srh: bool, udp_port: int) -> Seg
     return Segmentation("nic", f"{driver} segments encapsulated bursts")
 
 
-def accepts_nested_tunnels(link: Link, device: Device) -> bool:
+def accepts_nested_tunnels(link: "Link", device: Device) -> bool:
     """Returns whether a NIC may get whole bursts that are tunnelled already before mrcd's headers. Pure.
 
     A veth passes them on; a NIC without tunnel offloads leaves them to the kernel. Other NICs handle one tunnel only,

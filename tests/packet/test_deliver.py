@@ -14,7 +14,6 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from mrcd.config.cluster_file import Granularity
-from mrcd.ctl.packets.socket_filter import assemble
 from mrcd.fabric.wire import MRC
 from mrcd.kernel import features
 from mrcd.kernel.enums import KernelHas
@@ -203,11 +202,11 @@ _SCTP = 132
 versions = pytest.mark.parametrize("version", [4, 6])
 _TSO = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation")
 _SO_ATTACH_FILTER = 26
-_TELL_HASH = (  # classic BPF
-    (0x20, 0xFFFFF000 + 32, None, None),  # A = the packet's hash (SKF_AD_RXHASH); 0: it has none
-    (0x74, 26, None, None),  # A >>= 26: the bits by which RPS chooses
-    (0x04, 20, None, None),  # A += 20
-    (0x16, 0, None, None),  # let so many bytes through
+_TELL_HASH = (  # classic BPF: operation, constant
+    (0x20, 0xFFFFF000 + 32),  # A = the packet's hash (SKF_AD_RXHASH); 0: it has none
+    (0x74, 26),  # A >>= 26: the bits by which RPS chooses
+    (0x04, 20),  # A += 20
+    (0x16, 0),  # let so many bytes through
 )
 
 
@@ -335,7 +334,7 @@ def hashes(bench: Bench, *packets: Packet) -> list[int]:
     version = 4 if IP in packets[0] else 6
     taps = [bench.attach_pop(p, protocol(version)) for p in TC_PLANES]
     bench.receive(protocol(version))
-    code = assemble(_TELL_HASH)
+    code = b"".join(struct.pack("HxxI", operation, constant) for operation, constant in _TELL_HASH)
     kept = ctypes.create_string_buffer(code)
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as s:
         program = struct.pack("HP", len(_TELL_HASH), ctypes.addressof(kept))

@@ -12,22 +12,22 @@ import pytest
 from click.testing import Result
 
 from mrcd.auth import secrets_file
-from mrcd.ctl.bug_report import archive, collect
+from mrcd.ctl.commands import bugreport
 from mrcd.errors import DaemonError
 from tests.unit.canned_daemon import EVENT, HISTOGRAM, KEYS, STATUS, Daemon
 
-COMMANDS = (
-    ("network/hello.txt", ("echo", "token=hunter2 and more")),
-    ("network/fails.txt", ("sh", "-c", "echo said; exit 3")),
-    ("network/absent.txt", ("no-such-program",)),
-    ("network/slow.txt", ("sleep", "60")),
-)
+COMMANDS = {
+    "network/hello.txt": "echo token=hunter2 and more",
+    "network/fails.txt": "bash --no-such-option",
+    "network/absent.txt": "no-such-program",
+    "network/slow.txt": "sleep 60",
+}
 
 
 @pytest.fixture(autouse=True)
 def few_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "COMMANDS", COMMANDS)
-    monkeypatch.setattr(collect, "ethtool_commands", lambda interfaces: ())
+    monkeypatch.setattr(bugreport, "COMMANDS", COMMANDS)
+    monkeypatch.setattr(bugreport, "PER_NIC", {})
     monkeypatch.delenv("MRCD_CONFIG", raising=False)
 
 
@@ -60,7 +60,7 @@ def test_a_report_has_all_available_files(mrcctl: Callable[..., Result], daemon:
     assert json.loads(files["mrcd/keys.json"]) == KEYS
     assert files["config/mrcd.toml"] == '[cluster]\nname = "lab"\n[auth]\nkeys = "REMOVED"\n'
     assert files["network/hello.txt"] == 'token="REMOVED" and more\n'
-    assert files["network/fails.txt"] == "said\n"
+    assert files["network/fails.txt"].startswith("bash: --no-such-option: invalid option\n")
     assert "net.ipv4.tcp_rmem = " in files["kernel/sysctls.txt"]
     assert "hunter2" not in "".join(files.values())
     assert said["secrets_removed"] == 2
@@ -70,7 +70,7 @@ def test_a_report_has_all_available_files(mrcctl: Callable[..., Result], daemon:
     manifest = json.loads(files["manifest.json"])
     assert {m["file"] for m in manifest["files"]} - {None} == files.keys() - {"manifest.json"}
     (fails,) = (m for m in manifest["files"] if m["file"] == "network/fails.txt")
-    assert (fails["how"], fails["error"]) == ("sh -c echo said; exit 3", "exit status 3")
+    assert (fails["how"], fails["error"]) == ("bash --no-such-option", "exit status 2")
 
 
 def test_a_report_never_has_a_secret(mrcctl: Callable[..., Result], tmp_path: Path) -> None:
@@ -112,8 +112,7 @@ def test_an_unwritable_archive_is_an_error(mrcctl: Callable[..., Result], tmp_pa
 def test_long_logs_lose_their_beginning(
     mrcctl: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "MOST_BYTES", 100)
-    monkeypatch.setattr(collect, "MOST_BYTES", 100)
+    monkeypatch.setattr(bugreport, "MOST_BYTES", 100)
     (tmp_path / "mrcd.log").write_text("".join(f"line {n:03}\n" for n in range(100)))
     _, files = report(mrcctl, tmp_path / "report.tar.gz")
     assert len(files["daemon/mrcd.log"]) == 100

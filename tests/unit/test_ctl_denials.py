@@ -15,7 +15,6 @@ from click.testing import Result
 
 from mrcd import state_dir
 from mrcd.denials import record, targets
-from mrcd.versions import SCHEMA_VERSION
 from tests.unit.canned_daemon import PATH, Daemon
 from tests.unit.conftest import TestClock
 
@@ -23,28 +22,10 @@ Mrcctl = Callable[..., Result]
 
 ANSWER = {"target": "t1:1:2", "changed": 1, "refused": 0, "message": "denied", "paths": [], "warning": None}
 DENIAL: dict[str, Any] = {
-    "target": "t1:1:2",
-    "action": "drain",
-    "reason": "fan tray",
-    "uid": 0,
-    "since": "2030-01-02T03:04:05+00:00",
-    "until": "2030-01-02T03:34:05+00:00",
-    "remaining_s": 1700.0,
-    "forced": False,
-    "evs": 1,
-    "in_flight_packets": 0,
-    "unreported_evs": 0,
-    "empty": True,
-    "lost_packets": 0,
-}
-DENIALS: dict[str, Any] = {
-    "schema_version": SCHEMA_VERSION,
-    "denials": [DENIAL],
-    "pending": False,
-    "file": "/var/lib/mrcd/denials.json",
-    "saved": True,
-    "warning": None,
-}
+    "target": "t1:1:2", "action": "drain", "reason": "fan tray", "uid": 0, "since": "2030-01-02T03:04:05+00:00",
+    "remaining_s": 1700.0, "evs": 1, "in_flight_packets": 0, "unreported_evs": 0, "empty": True, "lost_packets": 0,
+}  # fmt: skip
+DENIALS: dict[str, Any] = {"denials": [DENIAL], "file": "/var/lib/mrcd/denials.json", "warning": None}
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests which replies to diagnostic probes mrcctl counts, with a table of keys and a network that are made up."""
+"""Tests which replies to diagnostic probes mrcctl counts, with a made-up table of keys and network; and the counts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,10 +15,8 @@ from mrcd.auth import secrets_file
 from mrcd.auth.keyring import Keyring, pair_key
 from mrcd.auth.tag import tag
 from mrcd.ctl.packets import probe_packet, raw_socket
-from mrcd.ctl.packets.exchange import Exchange, LocalHost, Nic, Route
+from mrcd.ctl.packets.exchange import Exchange, LocalHost, Nic, Route, Tally
 from mrcd.ctl.packets.probe_packet import REPLY, REQUEST, Probe
-from mrcd.ctl.packets.raw_socket import Arrival
-from mrcd.ctl.packets.tally import Tally
 from mrcd.kernel import abi
 from mrcd.kernel.enums import AuthMode
 
@@ -40,18 +38,24 @@ class Network:
     def __init__(self) -> None:
         self.peer: Peer
         self.sent: list[Probe] = []
-        self._arrived: list[Arrival] = []
+        self._arrived: list[tuple[bytes, int]] = []
+
+    def __enter__(self) -> "Network":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
 
     def send(self, frame: bytes) -> None:
         probe = probe_packet.read(frame, 4797)
         assert probe is not None
         self.sent.append(probe)
-        self._arrived.append(Arrival(0, self.peer(probe), 1, False, None, len(frame)))
+        self._arrived.append((self.peer(probe), 1))
 
     def getsockname(self) -> tuple[Any, ...]:
         return "p0", 0, 0, 1, bytes(6)
 
-    def wait(self, timeout_s: float) -> list[Arrival]:
+    def wait(self, timeout_s: float) -> list[tuple[bytes, int]]:
         found, self._arrived = self._arrived, []
         return found
 
@@ -164,3 +168,14 @@ def test_loopback_probes_come_back_without_a_tag(
     tally = probed(monkeypatch, network, mode, untagged, [LOOPBACK])
     assert (tally.sent, tally.lost) == (1, 0)
     assert network.sent[0].tagged.key_id == 0
+
+
+def test_losses_and_round_trips_are_counted_as_by_ping() -> None:
+    nothing = Tally(send_error="no first hop").document()
+    assert {k for k, v in nothing.items() if v is None} == {
+        "loss_ratio", "rtt_min_ns", "rtt_avg_ns", "rtt_max_ns", "rtt_mdev_ns",
+    }  # fmt: skip
+    document = Tally(sent=10, rtts=[2000, 4000, 4000, 4000, 5000, 5000, 7000, 9000], duplicates=1).document()
+    # The textbook's example: mean 5, standard deviation 2.
+    assert [document[f"rtt_{k}_ns"] for k in ("min", "avg", "max", "mdev")] == [2000, 5000, 9000, 2000]
+    assert (document["lost"], document["loss_ratio"], document["duplicates"]) == (2, 0.2, 1)

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests `mrcctl fleet check`: what it asks Prometheus, what it makes of the answers, and its exit status."""
 
-import http.server
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 from click.testing import Result
 
 from tests.unit.arrays import TEXT
+from tests.unit.prometheus_server import Server, vector
 
 Mrcctl = Callable[..., Result]
 Samples = list[tuple[dict[str, str], float]]
@@ -22,10 +21,8 @@ HOSTS = ("h0", "h1", "h2", "h3")
 CONFIG = {"t0": "0", "agreed": "a1b2", "sha256": "0123456789ab", "generation": "7", "key_ids": "3,4"}
 
 
-class Hosts(http.server.ThreadingHTTPServer):
+class Hosts:
     """Answers queries by regular expressions, and keeps what was asked. The hosts are healthy at first."""
-
-    daemon_threads = True
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -42,7 +39,6 @@ class Hosts(http.server.ThreadingHTTPServer):
         self.faults: Samples = []
         self.down: Samples = []
         self.fresh: Samples = []
-        super().__init__(("127.0.0.1", 0), _Handler)
 
     @staticmethod
     def of(host: str) -> dict[str, str]:
@@ -73,10 +69,11 @@ class Hosts(http.server.ThreadingHTTPServer):
                 return [(labels, value) for labels, value in samples if _is_chosen(labels, query)]
         raise AssertionError(query)
 
-    @property
-    def url(self) -> str:
-        """Returns its URL."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
+    def reply(self, form: str) -> tuple[int, str, dict[str, Any]]:
+        """Returns the answer to a request."""
+        fields = parse_qs(form)
+        assert "time" not in fields  # the server's clock counts, not that of the machine which asks
+        return self.status, vector(self.answer(fields["query"][0])), {}
 
 
 def _is_chosen(labels: dict[str, str], query: str) -> bool:
@@ -85,38 +82,21 @@ def _is_chosen(labels: dict[str, str], query: str) -> bool:
     return names is None or "host" not in labels or bool(re.fullmatch(names[1], labels["host"]))
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        assert isinstance(self.server, Hosts)
-        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        result = [{"metric": m, "value": [1, str(v)]} for m, v in self.server.answer(form["query"][0])]
-        assert "time" not in form  # the server's clock counts, not that of the machine which asks
-        body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
-        self.send_response(self.server.status)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+@pytest.fixture
+def server() -> Hosts:
+    return Hosts()
 
 
 @pytest.fixture
-def server() -> Iterator[Hosts]:
-    made = Hosts()
-    threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield made
-    made.shutdown()
-    made.server_close()
-
-
-@pytest.fixture
-def check(mrcctl: Mrcctl, server: Hosts) -> Mrcctl:
+def check(mrcctl: Mrcctl, server: Hosts) -> Iterator[Mrcctl]:
     """Runs the command on a machine without a cluster file."""
+    prometheus = Server(server.reply)
 
     def run(hosts: str = "h[0-3]", *args: str) -> Result:
-        return mrcctl("fleet", "check", "--hosts", hosts, "--prometheus", server.url, *args)
+        return mrcctl("fleet", "check", "--hosts", hosts, "--prometheus", prometheus.url, *args)
 
-    return run
+    yield run
+    prometheus.stop()
 
 
 def test_ready(check: Mrcctl, server: Hosts) -> None:

@@ -1,109 +1,22 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests `mrcctl fleet links`: what it prints, its exit codes, and what it says when Prometheus does not help."""
+"""Tests `mrcctl fleet links`: its exit codes, and what it says when Prometheus does not help."""
 
 import base64
-import http.server
-import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 from click.testing import Result
 
-from mrcd.ctl.commands.fleet_links import links_lines
 from mrcd.fleet_links.document import differing_hosts
 from mrcd.fleet_links.read import Selection
 from mrcd.prometheus import HttpConfig, Prometheus, one_of, read_config
+from tests.unit import prometheus_server
+from tests.unit.prometheus_server import Server
 
 Mrcctl = Callable[..., Result]
-
-LINK = {
-    "target": "link:1:0:2", "kind": "link", "direction": "up", "loss_ratio": 0.0101, "lost_packets": 56,
-    "confidence": 1.0, "or_targets": [], "since_s": 70.0, "hosts": ["h0", "h1"], "host_count": 2,
-}  # fmt: skip
-DOCUMENT: dict[str, Any] = {
-    "time": "2030-01-02T03:04:05+00:00", "window_s": 60.0, "hosts": 6, "packets": 175_000, "lost_packets": 56,
-    "links": [LINK], "differing": [], "differing_is_sure": False,
-}  # fmt: skip
-
-
-def lines(**changes: Any) -> list[str]:
-    return links_lines(DOCUMENT | changes, colour=False, width=None)
-
-
-def test_a_link_is_named_with_direction_time_and_hosts() -> None:
-    assert lines() == [
-        "1 part of the fabric loses packets: 175k packets of 6 hosts in 60 s, 56 lost",
-        "TARGET      LOSES  LOSS %  LOST  SURE %  SINCE  SEEN BY",
-        "link:1:0:2  up       1.01    56     100   70 s  h0, h1",
-        "Do: `mrcctl drain link:1:0:2` on a host that sees it, then replace the cable or port",
-    ]
-
-
-def test_several_parts_doubt_and_many_hosts() -> None:
-    t1 = LINK | {
-        "target": "t1:2:1", "direction": "both", "confidence": 0.5, "or_targets": ["link:2:0:1"], "since_s": None,
-        "hosts": [f"h{i}" for i in range(6)], "host_count": 70,
-    }  # fmt: skip
-    shown = lines(links=[LINK, t1])
-    assert shown[0].startswith("2 parts of the fabric lose packets: ")
-    assert shown[3] == "t1:2:1      up and down    1.01    56      50  over 6 h  h0, h1, h2, h3 and 66 more"
-    assert shown[4] == "t1:2:1 cannot be told from link:2:0:1"
-
-
-def test_hosts_that_refuse_each_others_packets_come_first() -> None:
-    def said(hosts: str) -> str:
-        return (
-            "Hosts refuse each other's packets, which count as lost. Other secrets or another cluster file than most: "
-            f"{hosts}. Mend that first: see `mrcctl status` there"
-        )
-
-    assert lines(differing=["h2"], differing_is_sure=True)[1] == said("h2")
-    assert "drain" not in "\n".join(lines(differing=["h2"]))
-    assert lines(differing=["h2"], links=[], lost_packets=0)[1:] == [said("perhaps h2")]
-    assert lines(differing=["h1", "h2"])[1] == said("some of h1, h2")
-    assert lines(differing=[f"h{i}" for i in range(6)], differing_is_sure=True)[1] == said("h0, h1, h2, h3 and 2 more")
-
-
-def test_nothing_is_lost() -> None:
-    assert lines(links=[], lost_packets=0) == [
-        "no link, NIC or switch loses packets: 175k packets of 6 hosts in 60 s, 0 lost"
-    ]
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Answers every request alike, and keeps what was asked."""
-
-    daemon_threads = True
-
-    def __init__(self, status: int, body: str, length: int | None = None) -> None:
-        self.status, self.body, self.length = status, body, length
-        self.requests: list[tuple[str, str, str | None]] = []  # path, body, Authorization
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        assert isinstance(self.server, Server)
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.server.requests.append((self.path, body, self.headers["Authorization"]))
-        self.send_response(self.server.status)
-        self.send_header("Location", "http://127.0.0.1:1/elsewhere")
-        if self.server.length is not None:
-            self.send_header("Content-Length", str(self.server.length))
-        self.end_headers()
-        self.wfile.write(self.server.body.encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -112,19 +25,17 @@ def serve() -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
     def start(status: int = 200, body: str = "", length: int | None = None) -> Server:
-        servers.append(Server(status, body, length))
-        threading.Thread(target=servers[-1].serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        headers = {"Location": "http://127.0.0.1:1/elsewhere"} | ({"Content-Length": length} if length else {})
+        servers.append(Server(lambda form: (status, body, headers)))
         return servers[-1]
 
     yield start
     for server in servers:
-        server.shutdown()
-        server.server_close()
+        server.stop()
 
 
 def vector(*samples: tuple[dict[str, str], float]) -> str:
-    result = [{"metric": labels, "value": [1, str(value)]} for labels, value in samples]
-    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
+    return prometheus_server.vector(samples)
 
 
 @pytest.mark.parametrize(

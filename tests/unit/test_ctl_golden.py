@@ -18,6 +18,8 @@ from click.testing import Result
 import mrcd
 from mrcd.config import cluster_file
 from mrcd.ctl.main import cli
+from mrcd.ctl.packets.exchange import Tally
+from mrcd.fleet_check.findings import HostSample, Samples
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION
 from tests.cluster_files import host
 from tests.unit.canned_daemon import (
@@ -94,6 +96,62 @@ EVENTS = [
     EVENT | {"id": 3, "kind": "daemon", "peer": None, "ev": None, "plane": None, "t1": None, "from": None, "to": None}
     | {"reason": "reload_refused", "evidence": {"error": "cluster.mtu: too small"}},
 ]  # fmt: skip
+
+
+# ---- what needs root or Prometheus ----
+
+COUNTS = Tally(20, rtts=[31_200] * 19).document()
+ROUTE = ["5f00:0:4800:8801:4801:c800::"]
+EV = {"ev": 6, "plane": 1, "t1": 2, "state": "ASSUMED_BAD", "carrier": ROUTE[0]} | COUNTS
+PROBED = {
+    "host": "h0", "peer": "h2", "size_bytes": 176, "sent": 20, "received": 19, "loss_ratio": 0.05, "evs": [EV],
+}  # fmt: skip
+HOP = {"name": "T0 3 → T1 2 → T0 7 (back)", "hop": 1, "ok": False, "slow": False, "segments": ROUTE * 2} | COUNTS
+TRACED = {
+    "host": "h0", "peer": "h2", "ev": 6, "plane": 1, "t1": 2, "state": "ASSUMED_BAD", "hops": [HOP],
+    "checks": [HOP | {"ok": True, "slow": True}], "targets": ["t1:1:2"], "broken": True,
+    "verdict": "broken in plane 1: t1:1:2 (T1 2), or link:1:0:2 (T0 0 → T1 2)",
+}  # fmt: skip
+WORKS = TRACED | {"hops": [HOP | {"ok": True}], "broken": False, "verdict": "every hop answers", "targets": []}
+UNSENT = WORKS | {
+    "hops": [HOP | Tally(send_error="no first hop").document()],
+    "verdict": "nothing was sent: no first hop",
+}
+PROBED_NONE = PROBED | {
+    "evs": [EV | Tally(send_error="longer than the MTU of the NIC").document() | {"ev": n} for n in range(16)],
+    "sent": 0, "received": 0, "loss_ratio": None,
+}  # fmt: skip
+CHECK = {
+    "id": "nic.receive_queues", "status": "FAIL", "fix": "ethtool -N p0 rx-flow-hash udp6 sdfn",
+    "evidence": "p0 receives 98 % of its packets in one of 16 queues: its RSS does not hash the UDP source port",
+}  # fmt: skip
+EXAMINED = {"command": "doctor", "checks": [CHECK], "summary": {"PASS": 0, "WARN": 0, "FAIL": 1, "SKIP": 0}}
+LOST = {
+    "target": "link:1:0:2", "kind": "link", "direction": "up", "loss_ratio": 0.0101, "lost_packets": 56,
+    "confidence": 1.0, "or_targets": [], "since_s": 70.0, "hosts": ["h0", "h1"], "host_count": 2,
+}  # fmt: skip
+LOST_T1 = LOST | {
+    "target": "t1:2:1", "direction": "both", "confidence": 0.5, "or_targets": ["link:2:0:1"], "since_s": None,
+    "hosts": [f"h{i}" for i in range(6)], "host_count": 70,
+}  # fmt: skip
+LOCALISED = {
+    "time": "2030-01-02T03:04:05+00:00", "window_s": 60.0, "hosts": 6, "packets": 175_000, "lost_packets": 56,
+    "links": [LOST], "differing": [], "differing_is_sure": False,
+}  # fmt: skip
+PEER_CAUSE = T1 | {"target": "peer:h2", "cause": "peer_detached", "sentence": "h2 is detached", "do": "attach it"}
+# The functions that return these documents, by a name under which a case may give another one.
+MADE: Answers = {
+    "probed": ("mrcd.ctl.packets.probe.run", PROBED), "traced": ("mrcd.ctl.packets.trace.run", TRACED),
+    "doctor": ("mrcd.ctl.examine.command.doctor", EXAMINED),
+    "preflight": ("mrcd.ctl.examine.command.preflight", EXAMINED | {"command": "preflight"}),
+    "localised": ("mrcd.fleet_links.document.localised", LOCALISED),
+    "samples": ("mrcd.fleet_check.read.read", Samples({"gpu-node-0017": HostSample(attached=False)})),
+}  # fmt: skip
+PROMETHEUS = "--prometheus http://127.0.0.1:1"
+
+
+def located(*lost: Answers, **other: Any) -> Answers:
+    return {"localised": LOCALISED | {"links": list(lost)} | other}
 
 
 def diagnosed(*causes: Answers, **other: Any) -> Answers:
@@ -206,12 +264,35 @@ CASES: dict[str, list[tuple[str, Answers]]] = {
         ("version", {"version": VERSION | {"version": mrcd.__version__}}),
         ("version", {"version": (500, {"error": "out of order"})}), ("--version", {}),
     ],
+    "measure": [
+        *((f"probe h2{at}", {}) for at in ("", " @40", " @80")),
+        *((f"trace h2 --ev 6{at}", {}) for at in ("", " @40", " @80")),
+        ("trace h2", {}), ("trace h2 @40", {}), ("trace h2", {"paths": [PATH]}),
+        ("trace h2", {"paths": [PATH]} | diagnosed(PEER_CAUSE)),
+        ("trace h2", {"paths": [PATH]} | diagnosed(PEER_CAUSE | {"target": "peer:h3"}, T1)),
+        ("trace h2 --ev 6", {"traced": WORKS}), ("trace h2 --ev 6", {"traced": UNSENT}),
+        ("trace h2", {"traced": UNSENT}), ("probe h2 --size 9101", {"probed": PROBED_NONE}),
+        ("doctor", {}), ("doctor @40", {}), ("preflight @80", {}),
+        ("doctor", {"doctor": EXAMINED | {"checks": [], "summary": {"PASS": 3, "WARN": 1, "FAIL": 0, "SKIP": 2}}}),
+    ],
+    "fleet-links": [
+        (f"fleet links {PROMETHEUS}", {}), (f"fleet links {PROMETHEUS} @40", located(LOST_T1)),
+        (f"fleet links {PROMETHEUS}", located(LOST, LOST_T1)),
+        (f"fleet links {PROMETHEUS}", located(lost_packets=0)),
+        (f"fleet links {PROMETHEUS}", located(LOST, differing=["h2"], differing_is_sure=True)),
+        (f"fleet links {PROMETHEUS}", located(lost_packets=0, differing=["h2"])),
+        (f"fleet links {PROMETHEUS}", located(differing=["h1", "h2"])),
+        (f"fleet links {PROMETHEUS} @80", located(LOST, differing=[f"h{i}" for i in range(6)], differing_is_sure=True)),
+    ],
+    "fleet-check": [
+        (f"fleet check --hosts gpu-node-0017,h[1-9] {PROMETHEUS}{at}", {}) for at in ("", " @40", " @80")
+    ],
     "help": [("help words", {}), ("help words @40", {})],
 }  # fmt: skip
-# These need files, root or Prometheus: other tests have them.
+# These need files: other tests have them.
 ELSEWHERE = {
-    *("completion", "bugreport", "capture", "doctor", "preflight", "probe", "trace", "keys generate", "config check"),
-    *("config show", "fabric config", "fabric check", "fleet check", "fleet links"),
+    *("completion", "bugreport", "capture", "keys generate", "config check", "config show", "fabric config"),
+    "fabric check",
 }
 DEFAULTS: Answers = {
     "histograms": [HISTOGRAM, HISTOGRAM | {"histogram": "rtt", "plane": 1, "count": 0, "buckets": []}],
@@ -260,6 +341,10 @@ def shown(mrcctl: Mrcctl, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, value)
 
     def run(argv: str, answers: Answers) -> str:
+        answers = dict(answers)
+        for made, (function, usual) in MADE.items():
+            found = answers.pop(made, usual)
+            monkeypatch.setattr(function, lambda *_, found=found, **__: found)
         daemon.answers |= {
             f"/v1/{name}": value if isinstance(value, tuple) else (200, value)
             for name, value in (DEFAULTS | {"events": {"events": EVENTS, "last_id": 3}} | answers).items()
@@ -325,6 +410,8 @@ def test_no_answer_of_a_daemon_causes_a_traceback(mrcctl: Mrcctl, daemon: Daemon
     for path in (*paths, "fleet", "fleet/deny", "fleet/allow", "fleet/file", "version", "reload", "attach", "detach"):
         daemon.answers[f"/v1/{path}"] = (200, answer)
     for argv in dict.fromkeys(argv.partition(" @")[0] for cases in CASES.values() for argv, _ in cases):
+        if argv.startswith(("preflight", "fleet check", "fleet links")):  # they do not ask the daemon
+            continue
         result = mrcctl(*argv.replace("FILE", __file__).split())
         assert result.exit_code in (0, 1, 2), argv
         assert "Traceback" not in result.output

@@ -102,22 +102,6 @@ def test_events_of_the_last_daemon_are_shown_before_the_unread_ones(
 
 
 @pytest.mark.usefixtures("pinned")
-def test_states_that_nothing_refreshes_are_said_to_be_old(
-    mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 300.0)  # type: ignore[arg-type]
-    monkeypatch.setitem(AGE, "s", 300.0)
-    warning = "STATES ARE 5 min OLD: without mrcd, EVs are probed only while there is traffic"
-    for command in ("status", "peers", "paths", "links"):
-        assert warning in mrcctl(command).stdout
-    assert json.loads(mrcctl("paths", "--json").stdout)["tick_age_s"] == 300
-    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 0.01)  # type: ignore[arg-type]
-    monkeypatch.setitem(AGE, "s", 0.01)
-    for command in ("status", "peers", "paths"):
-        assert " OLD" not in mrcctl(command).stdout
-
-
-@pytest.mark.usefixtures("pinned")
 def test_a_dead_socket_means_that_the_daemon_is_down(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     daemon.stop()
     result = mrcctl("peers", "--json")
@@ -138,6 +122,16 @@ def test_down_and_no_pins(mrcctl: Callable[..., Result], monkeypatch: pytest.Mon
         "mrcctl: mrcd is not running, and there are no pinned tables\n"
         "  hint: start it with `systemctl start mrcd`, or `mrcd --config FILE`\n"
     )
+
+
+@pytest.mark.parametrize("command", ["status", "status --check", "doctor", "trace h2"])
+def test_where_nothing_runs_the_exit_status_is_2(mrcctl: Callable[..., Result], command: str) -> None:
+    result = mrcctl(*command.split())
+    assert result.exit_code == 2
+    if command == "status --check":
+        assert result.stderr == ""
+        assert result.stdout.startswith("CRITICAL - mrcd is not running")
+        assert result.stdout.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -222,20 +216,21 @@ def test_to_detach_where_mrcd_has_never_run(mrcctl: Callable[..., Result], monke
     ("command", "heading"),
     [
         ("paths", "STATE 40 s AGO"), ("paths --decode", "STATE 40 s AGO"), ("paths -i 0.1", "STATE 40 s AGO"),
-        ("top -i 0.1", "STATE 40 s AGO"), ("watch -c 1", "STATE 40 s AGO"),
+        ("top -i 0.1", "STATE 40 s AGO"), ("watch -c 1", "STATE 40 s AGO"), ("links", ""),
         ("status", "EVS USABLE 40 s AGO"), ("peers", "EVS USABLE 40 s AGO"), ("peers -i 0.1", "EVS USABLE 40 s AGO"),
     ],
 )  # fmt: skip
-def test_the_heading_of_states_that_nothing_refreshes_says_their_age(
+def test_the_age_of_states_that_nothing_refreshes_is_shown(
     mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, command: str, heading: str
 ) -> None:
-    monkeypatch.setitem(AGE, "s", 40.0)
-    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 40.0)  # type: ignore[arg-type]
-    shown = mrcctl(*command.split()).stdout
-    assert heading in shown
-    assert "STATES ARE 40 s OLD: without mrcd, EVs are probed only while there is traffic" in shown
-    monkeypatch.setitem(AGE, "s", 0.01)  # the timer packet runs the tick
-    monkeypatch.setitem(STATUS["probing"], "tick_age_s", 0.01)  # type: ignore[arg-type]
-    shown = mrcctl(*command.split()).stdout
-    assert "AGO" not in shown
-    assert " OLD:" not in shown
+    def shown(age_s: float, *options: str) -> str:
+        monkeypatch.setitem(AGE, "s", age_s)
+        monkeypatch.setitem(STATUS["probing"], "tick_age_s", age_s)  # type: ignore[arg-type]
+        return mrcctl(*command.split(), *options).stdout
+
+    old, fresh = shown(40.0), shown(0.01)  # fresh: the timer packet runs the tick
+    assert heading in old
+    assert "STATES ARE 40 s OLD: without mrcd, EVs are probed only while there is traffic" in old
+    assert "AGO" not in fresh
+    assert " OLD:" not in fresh
+    assert command == "status" or json.loads(shown(40.0, "--json"))["tick_age_s"] == 40

@@ -5,6 +5,7 @@ import importlib
 import os
 import pkgutil
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,11 +146,31 @@ def test_a_full_disk_is_one_line(daemon: Daemon) -> None:
 # ---- completion ----
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(mrcctl: Callable[..., Result], shell: str) -> None:
-    result = mrcctl("completion", shell)
-    assert result.exit_code == 0
-    assert f"_MRCCTL_COMPLETE={shell}_complete" in result.stdout
+# In each shell: load the script, complete "mrcctl pat", print the result; and what the result has.
+SHELLS = {
+    "bash": (
+        "source <(mrcctl completion bash); COMP_WORDS=(mrcctl pat); COMP_CWORD=1; _mrcctl_completion mrcctl\n"
+        'echo "${COMPREPLY[@]}"; complete -p mrcctl',
+        ["paths", "_mrcctl_completion"],
+    ),
+    "zsh": (
+        "autoload -U compinit; compinit -D -u; source <(mrcctl completion zsh); print ${_comps[mrcctl]}",
+        ["_mrcctl_completion"],
+    ),
+    "fish": ('mrcctl completion fish | source; complete --do-complete "mrcctl pat"', ["paths"]),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_works_in_each_shell(mrcctl: Callable[..., Result], shell: str, tmp_path: Path) -> None:
+    assert f"_MRCCTL_COMPLETE={shell}_complete" in mrcctl("completion", shell).stdout
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed here")
+    query, words = SHELLS[shell]
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "MRCD_RUN_DIR": str(tmp_path)}
+    done = subprocess.run([shell, "-c", query], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    assert [word for word in words if word not in done.stdout] == []
 
 
 def complete(monkeypatch: pytest.MonkeyPatch, mrcctl: Callable[..., Result], words: str) -> list[str]:
@@ -170,6 +191,15 @@ def test_completion_of_values(mrcctl: Callable[..., Result], monkeypatch: pytest
 def test_completion_of_abbreviated_commands(monkeypatch: pytest.MonkeyPatch, mrcctl: Callable[..., Result]) -> None:
     assert complete(monkeypatch, mrcctl, "mrcctl tra --coun") == ["--count"]
     assert complete(monkeypatch, mrcctl, "mrcctl de --forc") == []
+
+
+@pytest.mark.parametrize("answer", [(500, {"error": "no"}), (200, [{"other": 1}]), (200, 7)], ids=str)
+def test_completion_shows_no_errors(
+    mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, daemon: Daemon, answer: tuple[int, object]
+) -> None:
+    daemon.answers |= dict.fromkeys(("/v1/peers", "/v1/paths", "/v1/denials"), answer)
+    for words in ("mrcctl deny --peer ", "mrcctl deny t", "mrcctl allow t"):
+        assert complete(monkeypatch, mrcctl, words) == []
 
 
 def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:

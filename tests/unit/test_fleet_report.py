@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,8 @@ def test_a_denial_that_has_ended_is_not_there() -> None:
 
 OK, FREE, BUSY, PENDING = said(), said(denies=False), said(in_flight=9), {"pending": True}
 T, AWAY = "t1:1:2", "away, down or without etcd: h2"
-drained, denied, allowed, adopted = documents.drained, documents.denied, documents.allowed, documents.adopted
+denied, allowed, adopted = documents.denied, documents.allowed, documents.adopted
+drained = partial(denied, drain=True)
 GONE = "plane:0 is no longer in etcd: it was allowed, or has expired"
 
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from mrcd.ctl.bug_report.secrets import from_document, from_text
+from mrcd.ctl.commands.bugreport import from_document, from_text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrcd.config import cluster_file
-from mrcd.ctl.commands.fabric_documents import follow
+from mrcd.ctl.commands.fabric_documents import follow_random_evs
 from mrcd.errors import MrcdError, UsageError
 from mrcd.planner.fabric_plan import Wanted, plan
 from mrcd.planner.switches.formats import FORMATS, Format
@@ -29,7 +29,7 @@ def followed(f: Format, text: str, change: Change = lambda _, t: t, evs: int = 2
     switches = f.switches(config)
     wiring = [switches.switch(name) for name in switches.names]
     network = Network(config, wiring, {s.name: f.read(change(s, f.text(s))) for s in wiring})
-    follow(network, len(config.hosts), [s.name for s in wiring], evs, random.Random(1))
+    follow_random_evs(network, len(config.hosts), [s.name for s in wiring], evs, random.Random(1))
     return network.result
 
 

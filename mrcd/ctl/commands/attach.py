@@ -3,7 +3,7 @@
 
 import click
 
-from mrcd.ctl.base import Options, common, emit
+from mrcd.ctl.base import Options, command, emit
 from mrcd.ctl.client import DaemonDown, Json
 
 
@@ -11,10 +11,8 @@ def _say(options: Options, document: Json) -> None:
     emit(options, document, lambda d: [str(d["message"])])
 
 
-@click.command(short_help="Take the data plane down.")
+@command("Take the data plane down.")
 @click.option("--force", is_flag=True, help="Detach even if mrcd refuses or is down; removes mrc_pop too.")
-@common
-@click.pass_obj
 def detach(options: Options, force: bool) -> None:
     """Take the data plane down. The kernel's own SRv6 routes then carry the traffic, each flow on one path.
 
@@ -35,9 +33,7 @@ def detach(options: Options, force: bool) -> None:
     _say(options, document)
 
 
-@click.command(short_help="Attach the data plane again.")
-@common
-@click.pass_obj
+@command("Attach the data plane again.")
 def attach(options: Options) -> None:
     """Attach the data plane again after `mrcctl detach`."""
     _say(options, options.client.post("/v1/attach", {}))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mrcd.ctl.base import Commands, Options, common, emit
+from mrcd.ctl.base import Commands, Options, command, common, emit
 from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.terminal.render import text
 from mrcd.errors import DaemonError
@@ -22,13 +22,11 @@ def config() -> None:
     """Check the cluster file, and compare it with the running configuration."""
 
 
-@config.command(short_help="Validate a cluster file and print a summary.")
+@command("Validate a cluster file and print a summary.", group=config)
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--host", envvar="MRCD_HOST", metavar="NAME", help="Check as this host; default: the host of this machine."
 )
-@common
-@click.pass_obj
 def check(options: Options, file: Path | None, host: str | None) -> None:
     """Validate a cluster file and print a summary. Changes nothing and works without mrcd.
 
@@ -40,10 +38,8 @@ def check(options: Options, file: Path | None, host: str | None) -> None:
     emit(options, summary(file or cluster_file(options), host, options.run_dir), plan_lines)
 
 
-@config.command(short_help="Show what a reload would change.")
+@command("Show what a reload would change.", group=config)
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@common
-@click.pass_obj
 def diff(options: Options, file: Path | None) -> None:
     """Show the hosts, EVs and settings that a reload would change. FILE defaults to mrcd's cluster file."""
     from mrcd.ctl.commands.config_documents import difference
@@ -52,12 +48,10 @@ def diff(options: Options, file: Path | None) -> None:
     emit(options, difference(running, file or Path(running["file"])), difference_lines)
 
 
-@config.command(short_help="Print the configuration.")
+@command("Print the configuration.", group=config)
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--effective", is_flag=True, help="Include all defaults.")
 @click.option("--host", metavar="NAME", help="With FILE: as this host sees it.")
-@common
-@click.pass_obj
 def show(options: Options, file: Path | None, effective: bool, host: str | None) -> None:
     """Print the running configuration, or FILE's, as TOML. --effective adds the values that equal their defaults."""
     from mrcd.ctl.commands.config_documents import shown
@@ -66,10 +60,8 @@ def show(options: Options, file: Path | None, effective: bool, host: str | None)
     emit(options, document, shown_lines)
 
 
-@click.command(short_help="Read the cluster file again and apply its changes.")
+@command("Read the cluster file again and apply its changes.")
 @click.option("--force", is_flag=True, help="Apply even if packets are lost until all hosts have the file.")
-@common
-@click.pass_obj
 def reload(options: Options, force: bool) -> None:
     """Have mrcd read its cluster file again and apply the changes, without losing a packet.
 
@@ -98,9 +90,11 @@ def _running(options: Options) -> dict[str, Any]:
     try:
         document: dict[str, Any] = options.client.get("/v1/config")
     except DaemonDown as down:
-        from mrcd.ctl.commands.config_documents import left_behind
+        from mrcd.ctl.commands.config_documents import last_running
 
-        document = left_behind(options.run_dir, down)
+        document = last_running(options.run_dir)
+        if not document.get("config"):
+            raise
         document["file"] = str(default_file())
         click.echo(f"mrcctl: {down.brief}; showing its last configuration", err=True)
     return document

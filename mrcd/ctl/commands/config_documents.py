@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes the documents of `mrcctl config check`, `diff` and `show`. Imports pydantic, so commands import it late."""
 
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,11 @@ from pydantic import ValidationError
 
 from mrcd.config import toml_text
 from mrcd.config.cluster_file import Config, load
-from mrcd.ctl.client import DaemonDown
 from mrcd.daemon.config_diff import compare
 from mrcd.errors import ConfigError, DaemonError
 from mrcd.fabric.topology import Plan, plan
 from mrcd.versions import SCHEMA_VERSION
-from mrcd.view.running_file import RUNNING_FILE
+from mrcd.view.running_file import RUNNING_FILE, plan_in, read_running
 
 
 def summary(file: Path, host: str | None, run_dir: Path) -> dict[str, Any]:
@@ -25,7 +23,7 @@ def summary(file: Path, host: str | None, run_dir: Path) -> dict[str, Any]:
     file's first. Raises UsageError, ConfigError.
     """
     config = load(file)
-    names, here = [h.name for h in config.hosts], _ran_as(run_dir)
+    names, here = [h.name for h in config.hosts], last_running(run_dir).get("host")
     if host is None and here is not None and here not in names:
         raise ConfigError(
             f"{file}: no host is named {here!r}, as which mrcd runs on this machine; `mrcctl reload` would refuse it",
@@ -65,26 +63,18 @@ def _seen_from(config: Config, host: str | None) -> str:
     return host or (here if here in names else names[0])
 
 
-def _ran_as(run_dir: Path) -> str | None:
-    """Return the host as which mrcd runs or has run on this machine; None if it never has."""
+def last_running(run_dir: Path) -> dict[str, Any]:
+    """Return {"host", "config"} as the last mrcd saved them; empty if none has run on this machine."""
     try:
-        return str(json.loads((run_dir / RUNNING_FILE).read_text())["host"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def left_behind(run_dir: Path, down: DaemonDown) -> dict[str, Any]:
-    """Return {"host", "config"} as the last mrcd saved them. Raises `down` if there is no such file."""
-    try:
-        document = json.loads((run_dir / RUNNING_FILE).read_text())
-        return {"host": document["host"], "config": document["config"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise down from None
+        document, _ = read_running(run_dir / RUNNING_FILE)
+        return {"host": str(document["host"]), "config": document.get("config")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _plan_of(running: dict[str, Any]) -> Plan:
     try:
-        return plan(Config.model_validate(running["config"]), running["host"])
+        return plan_in(running)
     except (ValidationError, KeyError) as e:
         raise DaemonError(
             f"another version of mrcd made the running configuration: {type(e).__name__}",

@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from mrcd.ctl.base import F, Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import F, Options, command, emit, show
 from mrcd.ctl.client import DaemonDown, Json
-from mrcd.ctl.offline import state_dir
-from mrcd.ctl.options import ev_option, peer_option, plane_option, target_argument, wide_option
+from mrcd.ctl.documents import state_dir
+from mrcd.ctl.options import ev_option, peer_option, plane_option, target_argument, wait_option, wide_option
 from mrcd.ctl.phrases import location
 from mrcd.ctl.terminal.render import Document, duration, field, table_of, text
 from mrcd.errors import DaemonError, UsageError
@@ -71,11 +71,9 @@ _FORCE_HINT = "--force denies it nevertheless"
 _ALLOW_HINT = "`mrcctl denials` lists all denials"
 
 
-@click.command(short_help="Stop sending on the paths of a switch, link, plane, peer or EV.", epilog=EPILOG)
+@command("Stop sending on the paths of a switch, link, plane, peer or EV.", epilog=EPILOG)
 @target_options
 @denial_options
-@common
-@click.pass_obj
 def deny(options: Options, /, **given: Any) -> None:
     """Send no data on the paths of a target until it is allowed again.
 
@@ -85,15 +83,10 @@ def deny(options: Options, /, **given: Any) -> None:
     emit(options, _post(options, "/v1/deny", chosen("deny", given), _FORCE_HINT), changed_lines)
 
 
-@click.command(short_help="Deny, and wait until no packet is in flight there.", epilog=EPILOG)
+@command("Deny, and wait until no packet is in flight there.", epilog=EPILOG)
 @target_options
 @denial_options
-@click.option(
-    "--wait", type=click.FloatRange(min=0, max=86_400), default=10.0, metavar="SECONDS", show_default=True,
-    help="Wait at most so long for packets in flight.",
-)  # fmt: skip
-@common
-@click.pass_obj
+@wait_option(10.0, "packets in flight")
 def drain(options: Options, /, wait: float, **given: Any) -> None:
     """Deny the paths of a target, and wait until all packets sent on them have arrived or are known to be lost.
 
@@ -129,37 +122,23 @@ def _emptied(answer: Json) -> list[str]:
     return [f"empty after {answer['waited_s']:.2f} s{lost_text}" if found["evs"] else "empty"]
 
 
-def _allow(options: Options, action: str, given: dict[str, Any]) -> None:
-    emit(options, _post(options, "/v1/allow", chosen(action, given), _ALLOW_HINT), changed_lines)
+def _ending(name: str, short_help: str) -> click.Command:
+    @command(short_help, epilog=EPILOG)
+    @target_options
+    @click.option("--all", is_flag=True, help="Allow everything.")
+    def end(options: Options, /, **given: Any) -> None:
+        """End the denials of a target and of targets within it. The EVs are probed, then used again."""
+        emit(options, _post(options, "/v1/allow", chosen(name, given), _ALLOW_HINT), changed_lines)
+
+    end.name = name
+    return end
 
 
-_all = click.option("--all", is_flag=True, help="Allow everything.")
+allow, undrain = _ending("allow", "End denials."), _ending("undrain", "End denials; the same as `allow`.")
 
 
-@click.command(short_help="End denials.", epilog=EPILOG)
-@target_options
-@_all
-@common
-@click.pass_obj
-def allow(options: Options, /, **given: Any) -> None:
-    """End the denials of a target and of targets within it. The EVs are probed, then used again."""
-    _allow(options, "allow", given)
-
-
-@click.command(short_help="End denials; the same as `allow`.", epilog=EPILOG)
-@target_options
-@_all
-@common
-@click.pass_obj
-def undrain(options: Options, /, **given: Any) -> None:
-    """End the denials of a target and of targets within it. The EVs are probed, then used again."""
-    _allow(options, "undrain", given)
-
-
-@click.command(short_help="List denials: target, user, end, reason.")
+@command("List denials: target, user, end, reason.")
 @wide_option
-@common
-@click.pass_obj
 def denials(options: Options, wide: bool) -> None:
     """List denials with their user, end and reason, and the packets still in flight on their paths."""
     try:
@@ -170,7 +149,7 @@ def denials(options: Options, wide: bool) -> None:
         click.echo(f"mrcctl: {down.brief}; from {document['file']}", err=True)
     if document["warning"]:
         click.echo(f"mrcctl: warning: {document['warning']}", err=True)
-    emit(options, document | {"source": source}, _table, colour=colours(), width=terminal_width(wide))
+    show(options, document | {"source": source}, _table, wide)
 
 
 def _from_file(options: Options, down: DaemonDown) -> Json:
@@ -184,12 +163,8 @@ def _from_file(options: Options, down: DaemonDown) -> Json:
     if found is None:
         raise down.because(f"and there is no {path}")
     left = [(d, d.left_s(options.clock.wall_ns() / 1e9)) for d in found]
-    document = [record.brief(d, s) for d, s in left]
-    return {"denials": document, "pending": False} | {
-        "file": str(path),
-        "saved": True,
-        "warning": None,
-    }
+    rows = [record.brief(d, s) for d, s in left]
+    return {"denials": rows, "pending": False, "file": str(path), "saved": True, "warning": None}
 
 
 def _table(document: Json, *, colour: bool, width: int | None) -> list[str]:

@@ -2,31 +2,34 @@
 """Defines `mrcctl events`."""
 
 import json
+import os
 import re
+import select
+import stat
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, terminal_width
-from mrcd.ctl.client import DaemonDown, Json, follow_events
-from mrcd.ctl.offline import emit_rows, envelope, open_view, state_dir
+from mrcd.ctl.base import Options, colours, command, terminal_width
+from mrcd.ctl.client import DaemonDown, Json, batches_of_events
+from mrcd.ctl.documents import Found, list_of, open_view, show_list, state_dir
 from mrcd.ctl.options import ev_option, peer_argument, plane_option, wide_option
 from mrcd.ctl.phrases import moment
-from mrcd.ctl.terminal.reader import leave_with_reader
 from mrcd.ctl.terminal.render import NOTHING, Document, field, table_of, text
 from mrcd.versions import SCHEMA_VERSION
 
-if TYPE_CHECKING:
-    pass
-
 KINDS = ["daemon", "denial", "ev", "fault", "fleet", "link", "peer", "plane"]
+_BROKEN_PIPE = 141  # 128 + SIGPIPE, the exit code of a failed write
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def event_lines(docs: Sequence[Document], *, colour: bool, heading: bool = True, width: int | None = None) -> list[str]:
+def event_lines(
+    docs: Sequence[Document], *, colour: bool, heading: bool = True, width: int | None = None, age_s: None = None
+) -> list[str]:
     """Return one line per event. Fixed least widths align the batches of `events --follow`."""
     narrow, tiny = width is not None and width < 120, width is not None and width < 60
     fields = (
@@ -100,7 +103,24 @@ def _events_without_mrcd(options: Options, down: DaemonDown) -> list[Json]:
     return [*kept, *unread]
 
 
-@click.command(short_help="List changes with reason and evidence.")
+def _leave_with_reader() -> None:
+    """End this process as soon as the reader of its standard output closes the pipe (`| grep -m1`)."""
+    try:
+        fd = sys.stdout.fileno()
+    except (OSError, ValueError):  # stdout has no file descriptor
+        return
+
+    def wait() -> None:
+        gone = select.poll()
+        gone.register(fd, 0)  # poll always reports POLLERR, which means that no reader is left
+        gone.poll()
+        os._exit(_BROKEN_PIPE)
+
+    if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        threading.Thread(target=wait, daemon=True).start()
+
+
+@command("List changes with reason and evidence.")
 @click.option("--since", callback=_moment, metavar="AGE|TIME", help="Only newer ones: 10m, 2h, 2030-01-02T03:04 (UTC).")
 @click.option("--follow", "-f", is_flag=True, help="Print new events as they happen; JSON is one event per line.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only events of this kind.")
@@ -109,8 +129,6 @@ def _events_without_mrcd(options: Options, down: DaemonDown) -> list[Json]:
 @plane_option
 @ev_option
 @wide_option
-@common
-@click.pass_obj
 def events(
     options: Options, /, since: datetime | None, follow: bool, most: int | None, wide: bool, **wanted: Any
 ) -> None:
@@ -125,13 +143,13 @@ def events(
             found = options.client.get("/v1/events", after=0, wait=0)["events"]
         except DaemonDown as down:
             found, source = _events_without_mrcd(options, down), "tables"
-        document = envelope("events", found, source)
+        document = list_of("events", Found(found, source))
         document["events"] = _newest([e for e in document["events"] if _is_wanted(e, since, wanted)], most)
-        emit_rows(options, "events", document, event_lines, wide)
+        show_list(options, document, event_lines, wide)
         return
-    leave_with_reader()
+    _leave_with_reader()
     heading = not options.json
-    for batch in follow_events(options.client, _say):
+    for batch in batches_of_events(options.client, _say):
         fresh = _newest([e for e in batch if _is_wanted(e, since, wanted)], most)
         most = None
         if options.json:

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl fabric` (plan, config, check). These commands need no daemon, and no host of the cluster."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
-from mrcd.ctl.base import Commands, Options, common, emit, terminal_width
+from mrcd.ctl.base import Commands, F, Options, command, common, emit, show
 from mrcd.ctl.commands.config import default_file
-from mrcd.ctl.terminal.render import Column, Document, facts, fold, percent, table
+from mrcd.ctl.terminal.render import Document, facts, field, fold, percent, table_of
 from mrcd.errors import MachineError, UsageError
 
 FORMATS = ("sonic", "frr", "cumulus", "eos", "iproute2")
@@ -32,16 +35,18 @@ def fabric() -> None:
     """Plan a fabric, and configure its switches. Works without mrcd, on any machine."""
 
 
-@fabric.command(short_help="Plan a fabric: switches, cables, uSIDs, and what failures leave.")
+def _number(name: str, help: str, default: int | None = None, metavar: str = "N") -> Callable[[F], F]:
+    return click.option(name, type=int, default=default, show_default=default is not None, metavar=metavar, help=help)
+
+
+@command("Plan a fabric: switches, cables, uSIDs, and what failures leave.", group=fabric)
 @click.option("--hosts", type=int, required=True, metavar="N", help="Hosts; each has a NIC in every plane.")
-@click.option("--planes", type=int, default=4, show_default=True, metavar="N", help="Parallel fabrics.")
-@click.option("--radix", type=int, default=64, show_default=True, metavar="N", help="Ports of a switch.")
-@click.option("--evs", type=int, default=256, show_default=True, metavar="N", help="EVs per peer, at most.")
-@click.option(
-    "--hosts-per-t0", type=int, metavar="N", help="Hosts under a T0; default: half of its ports, evenly filled."
-)
-@click.option("--t1s", type=int, metavar="N", help="T1s in a plane; default: as many as a T0 has hosts.")
-@click.option("--mtu", type=int, default=9100, show_default=True, metavar="BYTES", help="MTU of the planes.")
+@_number("--planes", "Parallel fabrics.", 4)
+@_number("--radix", "Ports of a switch.", 64)
+@_number("--evs", "EVs per peer, at most.", 256)
+@_number("--hosts-per-t0", "Hosts under a T0; default: half of its ports, evenly filled.")
+@_number("--t1s", "T1s in a plane; default: as many as a T0 has hosts.")
+@_number("--mtu", "MTU of the planes.", 9100, "BYTES")
 @click.option("--name", default="mrc", show_default=True, help="Name of the cluster.")
 @click.option("--host-name", default="gpu", show_default=True, metavar="NAME", help="Hosts are NAME and a number.")
 @click.option(
@@ -54,22 +59,8 @@ def fabric() -> None:
 )
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the cluster file there.")
 @click.option("--cables", type=click.Path(dir_okay=False, path_type=Path), help="Write a CSV file of all cables there.")
-@common
-@click.pass_obj
 def plan(
-    options: Options,
-    hosts: int,
-    planes: int,
-    radix: int,
-    evs: int,
-    hosts_per_t0: int | None,
-    t1s: int | None,
-    mtu: int,
-    name: str,
-    host_name: str,
-    prefixes: tuple[str, ...],
-    output: Path | None,
-    cables: Path | None,
+    options: Options, /, prefixes: tuple[str, ...], evs: int, output: Path | None, cables: Path | None, **sizes: Any
 ) -> None:
     """Plan a fabric of two tiers in each plane: its switches, cables and uSIDs, and what failures leave.
 
@@ -77,22 +68,11 @@ def plan(
     """
     from mrcd.ctl.commands import fabric_documents as documents
 
-    wanted = documents.wanted(
-        hosts=hosts,
-        planes=planes,
-        radix=radix,
-        evs_per_peer=evs,
-        hosts_per_t0=hosts_per_t0,
-        t1s=t1s,
-        mtu=mtu,
-        name=name,
-        host_name=host_name,
-        prefixes=prefixes,
-    )
-    emit(options, documents.planned(wanted, output, cables), plan_lines, width=terminal_width())
+    wanted = documents.wanted(prefixes, evs_per_peer=evs, **sizes)
+    show(options, documents.planned(wanted, output, cables), plan_lines)
 
 
-@fabric.command(short_help="Print the configuration of switches.")
+@command("Print the configuration of switches.", group=fabric)
 @_file
 @_format
 @click.option("--switch", metavar="NAME", help="Print only this switch: t0-PLANE-NUMBER or t1-PLANE-NUMBER.")
@@ -102,8 +82,6 @@ def plan(
     metavar="DIRECTORY",
     help="Write a file for each switch (or for that of --switch) there.",
 )
-@common
-@click.pass_obj
 def config(options: Options, file: Path | None, format_: str, switch: str | None, output: Path | None) -> None:
     """Print the configuration of a switch, or write those of all switches into a directory.
 
@@ -124,7 +102,7 @@ def config(options: Options, file: Path | None, format_: str, switch: str | None
     emit(options, document, written_lines)
 
 
-@fabric.command(short_help="Check the configurations of all switches.")
+@command("Check the configurations of all switches.", group=fabric)
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_file
 @_format
@@ -136,9 +114,7 @@ def config(options: Options, file: Path | None, format_: str, switch: str | None
     metavar="N",
     help="Follow about N EVs, between random hosts.",
 )
-@common
-@click.pass_context
-def check(ctx: click.Context, directory: Path, file: Path | None, format_: str, evs: int) -> None:
+def check(options: Options, directory: Path, file: Path | None, format_: str, evs: int) -> None:
     """Check the configurations in DIRECTORY, as `mrcctl fabric config --output` writes them, against the cluster file.
 
     Follows EVs from host to host through what the configurations say, and names all mistakes. Exit status 1 if there
@@ -146,17 +122,16 @@ def check(ctx: click.Context, directory: Path, file: Path | None, format_: str, 
     """
     from mrcd.ctl.commands import fabric_documents as documents
 
-    options: Options = ctx.find_object(Options) or Options()
     try:
         document = documents.checked(file or default_file(), format_, directory, evs)
     except OSError as e:
         hint = "DIRECTORY must be that of `mrcctl fabric config --output`"
         raise MachineError(f"{e.filename or directory}: {e.strerror}", hint=hint) from None
-    emit(options, document, check_lines, width=terminal_width())
-    ctx.exit(0 if document["correct"] else 1)
+    show(options, document, check_lines)
+    sys.exit(0 if document["correct"] else 1)
 
 
-def plan_lines(doc: Document, *, width: int | None = None) -> list[str]:
+def plan_lines(doc: Document, *, width: int | None = None, **_: Any) -> list[str]:
     """Return a plan: sizes, uSIDs, and what failures leave."""
     used, cables = doc["ports_used"], doc["cables"]
     over = doc["oversubscription_ratio"]
@@ -173,47 +148,28 @@ def plan_lines(doc: Document, *, width: int | None = None) -> list[str]:
     ]
     lines = facts(pairs, width)
     kinds = ("T0", "T1", "HOST") if doc["t1s"] else ("T0", "HOST")
-    rows = [
-        [plane, *(f"{ends[2 * i]} to {ends[2 * i + 1]}" for i in range(len(kinds)))]
+    usids = (field("PLANE", "plane", right=True), *(field(kind, kind, rank=i) for i, kind in enumerate(kinds)))
+    planes = [
+        {"plane": plane}
+        | {kind: f"{first} to {last}" for kind, first, last in zip(kinds, ends[::2], ends[1::2], strict=False)}
         for plane, ends in doc["usids"].items()
     ]
-    lines += [
-        "",
-        "uSIDs:",
-        *table(
-            [Column("PLANE", True), *(Column(kind, rank=i) for i, kind in enumerate(kinds))],
-            rows,
-            colour=False,
-            width=width,
-        ),
-    ]
+    lines += ["", "uSIDs:", *table_of(usids, planes, colour=False, width=width)]
     return [*lines, *_failure_lines(doc, width), *_files(doc, width)]
 
 
 def _failure_lines(doc: Document, width: int | None) -> list[str]:
     failures = doc["failures"]
     evs, planes = doc["evs_per_peer"], doc["planes"]
-    rows = [
-        [
-            str(o["failed"]),
-            _PARTS[o["part"]],
-            str(o["of"]),
-            f"{o['evs']} of {evs}",
-            f"{o['planes']} of {planes}",
-            str(o["hosts"]),
-            percent(o["capacity"]),
-        ]
-        for o in failures["outcomes"]
-    ]
-    columns = [
-        Column("FAILED", True),
-        Column("OF A KIND"),
-        Column("IN ALL", True, rank=4),
-        Column("EVS LEFT", True),
-        Column("PLANES LEFT", True, rank=1),
-        Column("HOSTS HIT", True, rank=2),
-        Column("CORE LEFT %", True, rank=3),
-    ]
+    fields = (
+        field("FAILED", "failed", right=True),
+        field("OF A KIND", lambda o: _PARTS[o["part"]]),
+        field("IN ALL", "of", right=True, rank=4),
+        field("EVS LEFT", lambda o: f"{o['evs']} of {evs}", right=True),
+        field("PLANES LEFT", lambda o: f"{o['planes']} of {planes}", right=True, rank=1),
+        field("HOSTS HIT", "hosts", right=True, rank=2),
+        field("CORE LEFT %", "capacity", percent, rank=3),
+    )
     limits = [
         f"{_PARTS[limit['part']]}: fewer than {failures['floor']} EVs (ev_min_active) with {limit['below_floor']}, "
         f"none with {limit['separated']}"
@@ -222,7 +178,7 @@ def _failure_lines(doc: Document, width: int | None) -> list[str]:
     return [
         "",
         *fold("What failures in the worst places leave to two hosts under different T0s:", width),
-        *table(columns, rows, colour=False, width=width),
+        *table_of(fields, failures["outcomes"], colour=False, width=width),
         "",
         "Two hosts have:",
         *(line for limit in limits for line in fold(limit, width)),
@@ -241,13 +197,10 @@ def written_lines(doc: Document) -> list[str]:
     return [f"{len(doc['files'])} files in {doc['directory']}: {doc['files'][0]} to {doc['files'][-1]}"]
 
 
-def check_lines(doc: Document, *, width: int | None = None) -> list[str]:
+def check_lines(doc: Document, *, width: int | None = None, **_: Any) -> list[str]:
     """Return what a check of switches' configurations found."""
     followed = f"{doc['followed']} packets through {doc['switches']} switches ({doc['format']})"
     if doc["correct"]:
         return fold(f"{followed}: no mistake", width)
-    rows = [[str(m["count"]), m["mistake"], m["example"]] for m in doc["mistakes"]]
-    return [
-        *fold(f"{followed}:", width),
-        *table([Column("COUNT", True), Column("MISTAKE"), Column("FOR EXAMPLE")], rows, colour=False, width=width),
-    ]
+    fields = (field("COUNT", "count", right=True), field("MISTAKE", "mistake"), field("FOR EXAMPLE", "example"))
+    return [*fold(f"{followed}:", width), *table_of(fields, doc["mistakes"], colour=False, width=width)]

@@ -11,7 +11,7 @@ from typing import Any
 from mrcd.config.cluster_file import load, parse
 from mrcd.errors import MachineError, UsageError
 from mrcd.planner import failures
-from mrcd.planner.fabric_plan import FabricPlan, Wanted, plan
+from mrcd.planner.fabric_plan import Wanted, plan
 from mrcd.planner.switches.formats import FORMATS
 from mrcd.planner.switches.reading import Reading
 from mrcd.planner.walk import Network
@@ -36,12 +36,16 @@ def planned(asked: Wanted, output: Path | None, cables: Path | None) -> Document
     found = plan(asked)
     text = found.cluster_file()
     parse(text, "the planned cluster file")  # the names and prefixes must be possible, too
-    for path, write in ((output, lambda p: p.write_text(text, encoding="utf-8")), (cables, _cables_to(found))):
-        if path is not None:
-            try:
-                write(path)
-            except OSError as e:
-                raise MachineError(f"{path}: {e.strerror}") from None
+    try:
+        if output is not None:
+            output.write_text(text, encoding="utf-8")
+        if cables is not None:
+            with cables.open("w", encoding="utf-8", newline="") as file:
+                rows = csv.writer(file, lineterminator="\n")
+                rows.writerow(("lower", "lower_port", "upper", "upper_port"))
+                rows.writerows(found.cables())
+    except OSError as e:
+        raise MachineError(f"{e.filename}: {e.strerror}") from None
     return {
         "nics": found.nics,
         "hosts": asked.hosts,
@@ -62,16 +66,6 @@ def planned(asked: Wanted, output: Path | None, cables: Path | None) -> Document
         "output": str(output) if output else None,
         "cables_file": str(cables) if cables else None,
     }
-
-
-def _cables_to(found: FabricPlan) -> Any:
-    def write(path: Path) -> None:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            rows = csv.writer(file, lineterminator="\n")
-            rows.writerow(("lower", "lower_port", "upper", "upper_port"))
-            rows.writerows(found.cables())
-
-    return write
 
 
 def configured(file: Path, format_: str, name: str | None, output: Path | None) -> Document:
@@ -110,7 +104,7 @@ def checked(file: Path, format_: str, directory: Path, evs: int, seed: int = 0) 
         except UsageError as e:
             raise UsageError(f"{path}: {e.args[0]}", hint=e.hint) from None
     network = Network(config, wiring, readings)
-    follow(network, len(config.hosts), [s.name for s in wiring], evs, random.Random(seed))
+    follow_random_evs(network, len(config.hosts), [s.name for s in wiring], evs, random.Random(seed))
     result = network.result
     return {
         "file": str(file),
@@ -126,7 +120,7 @@ def checked(file: Path, format_: str, directory: Path, evs: int, seed: int = 0) 
     }
 
 
-def follow(network: Network, hosts: int, switches: Sequence[str], evs: int, choose: random.Random) -> None:
+def follow_random_evs(network: Network, hosts: int, switches: Sequence[str], evs: int, choose: random.Random) -> None:
     """Follows at least `evs` EVs between random hosts, and addresses from random switches."""
     count = 0
     while network.uses_usids and hosts > 1 and count < evs:

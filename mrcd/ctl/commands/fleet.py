@@ -6,17 +6,19 @@ waits for the reports of all hosts, and judges by them how far the hosts have fo
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mrcd.ctl.base import Commands, Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Commands, Options, command, common, emit, show
 from mrcd.ctl.client import Client, Json
 from mrcd.ctl.commands import fleet_check, fleet_links
 from mrcd.ctl.commands.denials import EPILOG, chosen, denial_options, target_options
+from mrcd.ctl.options import wait_option, wide_option
+from mrcd.ctl.phrases import some
 from mrcd.ctl.terminal.render import Document, duration, facts, field, table_of, text
 from mrcd.errors import DaemonError, MachineError, UsageError
 
@@ -25,10 +27,7 @@ _STATES = {"behind": "behind", "refuses": "refusing it", "away": "away"}
 _POLL_S = (0.1, 1.0)  # between two looks at the reports; doubled up to the second
 _LEAST_TIMEOUT_S = 20.0  # the daemon may have to ask several endpoints
 _EPILOG = EPILOG.replace("this host sends, not those of other hosts", "any host sends")
-_wait_option = click.option(
-    "--wait", type=click.FloatRange(min=0, max=86_400), default=30.0, metavar="SECONDS", show_default=True,
-    help="Wait at most so long for all hosts.",
-)  # fmt: skip
+_wait_option = wait_option(30.0, "all hosts")
 
 
 @click.group(cls=Commands, short_help="Show and control all hosts of the cluster.")
@@ -49,23 +48,8 @@ class Progress:
     why: Sequence[str] = ()
 
 
-def some(names: Iterable[str]) -> str:
-    """Return names as text, the first of many only."""
-    found = list(names)
-    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
-    return ", ".join(found[:_MOST_NAMES]) + more
-
-
 def _away(names: Sequence[str]) -> list[str]:
     return [f"away, down or without etcd: {some(names)}"] if names else []
-
-
-def _of_denial(document: Document, target: str) -> Document | None:
-    return next((d for d in document["denials"] if d["target"] == target), None)
-
-
-def _gone(target: str) -> Progress:
-    return Progress(f"{target} is no longer in etcd: it was allowed, or has expired", False)
 
 
 def _reasons(d: Document) -> list[str]:
@@ -86,26 +70,19 @@ def _refusals(what: str, refused: Sequence[tuple[str, str]]) -> list[str]:
     return found[:_MOST_NAMES] + more
 
 
-def denied(document: Document, target: str) -> Progress:
-    """Return on how many hosts a target is denied."""
-    d = _of_denial(document, target)
+def denied(document: Document, target: str, *, drain: bool = False) -> Progress:
+    """Return on how many hosts a target is denied; with `drain` on how many nothing is in flight to it."""
+    d = next((d for d in document["denials"] if d["target"] == target), None)
     if d is None:
-        return _gone(target)
-    return Progress(f"{d['denied_hosts']} of {d['hosts']} hosts deny it", d["denied_hosts"] == d["hosts"], _reasons(d))
-
-
-def drained(document: Document, target: str) -> Progress:
-    """Return on how many hosts nothing is in flight to a target."""
-    d = _of_denial(document, target)
-    if d is None:
-        return _gone(target)
+        return Progress(f"{target} is no longer in etcd: it was allowed, or has expired", False)
     why = _reasons(d)
+    if not drain:
+        return Progress(f"{d['denied_hosts']} of {d['hosts']} hosts deny it", d["denied_hosts"] == d["hosts"], why)
     if d["not_empty_hosts"]:
         unreported = f", {d['unreported_evs']} EVs without a report" if d["unreported_evs"] else ""
         why.append(f"packets may be in flight from {some(d['not_empty_hosts'])}{unreported}")
     lost = "losses unknown" if d["lost_packets"] is None else f"{d['lost_packets']} lost"
-    left = f"{d['in_flight_packets']} packets left, {lost}"
-    said = f"{d['drained_hosts']} of {d['hosts']} hosts drained, {left}"
+    said = f"{d['drained_hosts']} of {d['hosts']} hosts drained, {d['in_flight_packets']} packets left, {lost}"
     return Progress(said, d["drained_hosts"] == d["hosts"], why)
 
 
@@ -219,12 +196,10 @@ def _wait(options: Options, seconds: float, answer: Json, judge: Callable[[Json]
         )
 
 
-@click.command(short_help="Deny paths on all hosts.", epilog=_EPILOG)
+@command("Deny paths on all hosts.", epilog=_EPILOG)
 @target_options
 @denial_options
 @_wait_option
-@common
-@click.pass_obj
 def deny(options: Options, /, wait: float, **given: Any) -> None:
     """Stop all hosts from sending data on the paths of a target, and wait until all have done so.
 
@@ -235,12 +210,10 @@ def deny(options: Options, /, wait: float, **given: Any) -> None:
     _wait(options, wait, answer, lambda d: denied(d, answer["target"]))
 
 
-@click.command(short_help="Deny paths on all hosts, and wait until no packet is in flight there.", epilog=_EPILOG)
+@command("Deny paths on all hosts, and wait until no packet is in flight there.", epilog=_EPILOG)
 @target_options
 @denial_options
 @_wait_option
-@common
-@click.pass_obj
 def drain(options: Options, /, wait: float, **given: Any) -> None:
     """Deny the paths of a target on all hosts, and wait until all packets sent on them have arrived.
 
@@ -248,7 +221,7 @@ def drain(options: Options, /, wait: float, **given: Any) -> None:
     that nothing is left; a host that is down or does not reach etcd is named.
     """
     answer = _deny(options, chosen("fleet drain", given) | {"drain": True})
-    _wait(options, wait, answer, lambda d: drained(d, answer["target"]))
+    _wait(options, wait, answer, lambda d: denied(d, answer["target"], drain=True))
 
 
 def _deny(options: Options, body: dict[str, Any]) -> Json:
@@ -258,25 +231,21 @@ def _deny(options: Options, body: dict[str, Any]) -> Json:
     return answer
 
 
-@click.command(short_help="End fleet-wide denials.", epilog=_EPILOG)
+@command("End fleet-wide denials.", epilog=_EPILOG)
 @target_options
 @click.option("--all", is_flag=True, help="Allow everything.")
 @_wait_option
-@common
-@click.pass_obj
 def allow(options: Options, /, wait: float, **given: Any) -> None:
     """End the fleet-wide denials of a target and of targets within it. Denials of single hosts stay in force."""
     answer = _client(options).post("/v1/fleet/allow", chosen("fleet allow", given))
     _wait(options, wait, answer, lambda d: allowed(d, answer["ended"]))
 
 
-@click.command(short_help="Give all hosts another cluster file.")
+@command("Give all hosts another cluster file.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Put it even if hosts will refuse it until they are detached.")
 @click.option("--if-generation", type=click.IntRange(min=0), metavar="N", help="Only if etcd has this generation now.")
 @_wait_option
-@common
-@click.pass_obj
 def put(options: Options, file: Path, force: bool, if_generation: int | None, wait: float) -> None:
     """Check a cluster file, give it to all hosts by etcd, and wait until all run it.
 
@@ -298,26 +267,22 @@ def _read(file: Path) -> str:
         raise UsageError(f"{file}: not UTF-8 text", hint="save the file in UTF-8, as TOML requires") from None
 
 
-@click.command(short_help="Print the cluster file in etcd.")
-@common
-@click.pass_obj
+@command("Print the cluster file in etcd.")
 def get(options: Options) -> None:
     """Print the cluster file that etcd has for all hosts."""
     emit(options, _client(options).get("/v1/fleet/file"), lambda d: [d["text"].removesuffix("\n")])
 
 
-@click.command(short_help="Show which cluster file each host runs, and who refuses what.")
+@command("Show which cluster file each host runs, and who refuses what.")
 @click.option("--all", "all_", is_flag=True, help="List all hosts, not only those that differ.")
-@click.option("--wide", "-w", is_flag=True, help="All columns, even if the terminal is narrow.")
-@common
-@click.pass_obj
+@wide_option
 def status(options: Options, all_: bool, wide: bool) -> None:
     """Show the generation of the cluster file that each host runs, fleet-wide denials, and which host refuses what.
 
     Exit status 2 if a host refuses something, runs another generation, or is away.
     """
     document = _client(options).get("/v1/fleet")
-    emit(options, document, fleet_lines, all_=all_, colour=colours(), width=terminal_width(wide))
+    show(options, document, fleet_lines, wide, all_=all_)
     faults = wrong(document)
     if faults:
         raise MachineError(faults, hint="`mrcctl fleet status --json` has all; mrcd's log on these hosts has more")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Options, command, show
 from mrcd.ctl.commands.config import cluster_file
 from mrcd.ctl.options import prometheus_options
 from mrcd.ctl.terminal.render import Document, duration, fold
@@ -49,7 +49,7 @@ def _indented(text: str, indent: str, width: int | None) -> list[str]:
     return [indent + line for line in fold(text, None if width is None else width - len(indent))]
 
 
-@click.command(short_help="Check before a job that its hosts and the paths between them are ready.")
+@command("Check before a job that its hosts and the paths between them are ready.")
 @click.option("--hosts", "text", required=True, metavar="LIST", help="The job's hosts, such as gpu[1-512].")
 @prometheus_options
 @click.option("--strict", is_flag=True, help="Exit status 1 if the hosts are ready, but degraded.")
@@ -76,8 +76,6 @@ def _indented(text: str, indent: str, width: int | None) -> list[str]:
     metavar="FILE",
     help="The cluster file, to check names that Prometheus does not know; default that of this host, if it has one.",
 )
-@common
-@click.pass_obj
 def check(
     options: Options,
     /,
@@ -109,7 +107,7 @@ def check(
         raise CannotTell(str(e.args[0]), hint=e.hint) from None
     _require_names(options, wanted, samples, file)
     document = judge(samples, wanted, limits).document()
-    emit(options, document, check_lines, colour=colours(), width=terminal_width())
+    show(options, document, check_lines)
     sys.exit({"not_ready": _NOT_READY, "degraded": _STRICT if strict else 0}.get(document["verdict"], 0))
 
 

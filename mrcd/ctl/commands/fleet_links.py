@@ -2,12 +2,14 @@
 """Defines `mrcctl fleet links`, which asks Prometheus and needs no mrcd on its host."""
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Options, command, show
 from mrcd.ctl.options import prometheus_options, wide_option
+from mrcd.ctl.phrases import some
 from mrcd.ctl.terminal.render import Document, Field, count, duration, field, fold, table_of
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ _FIELDS: tuple[Field, ...] = (
     field("LOST", "lost_packets", count, rank=5),
     field("SURE %", lambda link: f"{100 * link['confidence']:.0f}", right=True, rank=4),
     field("SINCE", lambda link: _since(link["since_s"]), right=True, rank=2),
-    field("SEEN BY", lambda link: _seen_by(link), rank=3),
+    field("SEEN BY", lambda link: _hosts(link["hosts"], link["host_count"]), rank=3),
 )
 _LEAST_WINDOW_S = 2.0  # Prometheus answers with 11,000 windows at most: so many has its history
 
@@ -51,11 +53,10 @@ def _differing(doc: Document, width: int | None) -> list[str]:
     hosts = doc["differing"]
     if not hosts:
         return []
-    more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
-    some = "" if doc["differing_is_sure"] else "perhaps " if len(hosts) == 1 else "some of "
+    doubt = "" if doc["differing_is_sure"] else "perhaps " if len(hosts) == 1 else "some of "
     return fold(
         "Hosts refuse each other's packets, which count as lost. Other secrets or another cluster file than most: "
-        f"{some}{', '.join(hosts[:_SHOWN_HOSTS])}{more}. Mend that first: see `mrcctl status` there",
+        f"{doubt}{some(hosts, _SHOWN_HOSTS)}. Mend that first: see `mrcctl status` there",
         width,
     )
 
@@ -64,12 +65,11 @@ def _since(seconds: float | None) -> str:
     return duration(seconds) if seconds is not None else "over 6 h"
 
 
-def _seen_by(link: Document) -> str:
-    more = link["host_count"] - _SHOWN_HOSTS
-    return ", ".join(link["hosts"][:_SHOWN_HOSTS]) + (f" and {more} more" if more > 0 else "")
+def _hosts(names: Sequence[str], count: int) -> str:
+    return some([*names, *[""] * (count - len(names))], _SHOWN_HOSTS)
 
 
-@click.command(short_help="Name the links, NICs and switches that lose packets, from all hosts' counts.")
+@command("Name the links, NICs and switches that lose packets, from all hosts' counts.")
 @prometheus_options
 @click.option(
     "--window",
@@ -80,8 +80,6 @@ def _seen_by(link: Document) -> str:
     help="Take the counts of so long; at least four scrapes.",
 )
 @wide_option
-@common
-@click.pass_obj
 def links(options: Options, /, server: "Prometheus", window: float, wide: bool) -> None:
     """Name the links, NICs and switches of the fabric that lose packets, by what all hosts have sent and lost.
 
@@ -95,5 +93,5 @@ def links(options: Options, /, server: "Prometheus", window: float, wide: bool) 
     from mrcd.fleet_links.document import localised
 
     document = localised(server, window)
-    emit(options, document, links_lines, colour=colours(), width=terminal_width(wide))
+    show(options, document, links_lines, wide)
     sys.exit(1 if document["links"] else 0)

@@ -3,17 +3,12 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
-
-from mrcd.ctl.base import Options, common
-from mrcd.ctl.offline import emit_rows, envelope, read
+from mrcd.ctl.base import Options, command
+from mrcd.ctl.documents import list_of, read, show_list
 from mrcd.ctl.options import wide_option
 from mrcd.ctl.terminal.render import count, fold
-
-if TYPE_CHECKING:
-    pass
 
 _WIDTH = 40  # characters of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -37,7 +32,7 @@ def value(number: float | None, unit: str) -> str:
     return f"{number:.0f} ns"
 
 
-def histogram_lines(docs: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int | None = None) -> list[str]:
+def histogram_lines(docs: Sequence[Mapping[str, Any]], *, width: int | None = None, **_: Any) -> list[str]:
     """Return a bar chart per histogram, with one line per power of two; `width` is the terminal's."""
     lines: list[str] = []
     for doc in docs:
@@ -81,11 +76,8 @@ def _bar(ratio: float, width: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-@click.command(short_help="Show histograms of detection times and round trips.")
+@command("Show histograms of detection times and round trips.")
 @wide_option
-@common
-@click.pass_obj
 def histograms(options: Options, wide: bool) -> None:
     """Show the times to detect failed EVs, the packets sent meanwhile, and the probes' round trips."""
-    found = read(options, lambda daemon: daemon.get("/v1/histograms"), lambda view: view.histograms())
-    emit_rows(options, "histograms", envelope("histograms", *found), histogram_lines, wide)
+    show_list(options, list_of("histograms", read(options, "histograms")), histogram_lines, wide)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import click
 
-from mrcd.ctl.base import Commands, Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Commands, Options, command, common, emit, show
 from mrcd.ctl.client import Json
 from mrcd.ctl.commands.config import default_file
-from mrcd.ctl.offline import read
-from mrcd.ctl.options import wide_option
+from mrcd.ctl.documents import read
+from mrcd.ctl.options import wait_option, wide_option
+from mrcd.ctl.phrases import some
 from mrcd.ctl.terminal.render import Document, count, field, table_of
 from mrcd.errors import MachineError, UsageError
 
-_MOST_NAMES = 5
 DEFAULT = Path("/etc/mrcd/secrets")  # of [auth] secret_file
 _POLL_S = 0.1
 
@@ -28,11 +28,6 @@ def late(document: Document) -> list[str]:
         for p in document["peers"]
         if p["reachable"] and (p["sent_with"] != newest or newest not in p["accepted_by_peer"])
     ]
-
-
-def some(names: Sequence[str]) -> str:
-    """Return names as text, the first of many only."""
-    return ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
 
 
 def verdict(document: Document) -> str:
@@ -106,27 +101,20 @@ def keys() -> None:
     """Show, change and make the secrets that authenticate packets."""
 
 
-@keys.command(short_help="Show which secrets are in use.")
+@command("Show which secrets are in use.", group=keys)
 @wide_option
-@common
-@click.pass_obj
 def status(options: Options, wide: bool) -> None:
     """Show the mode, this host's secrets by their ids, and with which of them it sends to each peer.
 
     The first line says whether all peers use the newest secret. UNTAGGED counts the peer's packets that were accepted
     without a tag, in mode permissive. CLOCK says whether the age of the peer's packets can be told.
     """
-    document, source, _ = read(options, lambda daemon: daemon.get("/v1/keys"), lambda view: view.keys())
-    emit(options, {"source": source} | document, key_lines, colour=colours(), width=terminal_width(wide))
+    document, source, _ = read(options, "keys")
+    show(options, {"source": source} | document, key_lines, wide)
 
 
-@keys.command(short_help="Read the secrets file again, and wait until the newest secret is in use.")
-@click.option(
-    "--wait", type=click.FloatRange(0, 86_400), default=30.0, show_default=True, metavar="SECONDS",
-    help="Wait at most so long for the peers.",
-)  # fmt: skip
-@common
-@click.pass_obj
+@command("Read the secrets file again, and wait until the newest secret is in use.", group=keys)
+@wait_option(30.0, "the peers")
 def rotate(options: Options, wait: float) -> None:
     """Have mrcd read its files again, and wait until it sends to each reachable peer with the newest secret.
 
@@ -158,15 +146,13 @@ def rotate(options: Options, wait: float) -> None:
         options.clock.sleep(_POLL_S)
 
 
-@keys.command(short_help="Make a secrets file.")
+@command("Make a secrets file.", group=keys)
 @click.option("--add", is_flag=True, help="Append a new secret to an existing file, and drop the older of two.")
 @click.option(
     "--pairs", type=click.Path(file_okay=False, path_type=Path), metavar="DIRECTORY",
     help="Write a file per host of the cluster file, with a secret for each pair.",
 )  # fmt: skip
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
-@common
-@click.pass_obj
 def generate(options: Options, file: Path | None, add: bool, pairs: Path | None) -> None:
     """Write a new secrets file (mode 0600). Copy it to all hosts of the cluster.
 

@@ -3,20 +3,16 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
-from mrcd.ctl.client import Client, Json
-from mrcd.ctl.offline import envelope, read
+from mrcd.ctl.base import Options, command, show
+from mrcd.ctl.documents import list_of, read
 from mrcd.ctl.options import SECONDS, plane_option, wide_option
 from mrcd.ctl.phrases import stale_lines
 from mrcd.ctl.rates import sampled
 from mrcd.ctl.terminal.render import Document, count, duration, field, fold, microseconds, percent, table_of
-
-if TYPE_CHECKING:
-    from mrcd.view.documents import View
 
 BAD = ("dead", "lossy")
 
@@ -69,12 +65,10 @@ def _notes(docs: Sequence[Document], width: int | None) -> list[str]:
     return [line for note in notes for line in ("", *fold(note, width))]
 
 
-@click.command(short_help="List this host's links to T0s and T1s: state, loss.")
+@command("List this host's links to T0s and T1s: state, loss.")
 @plane_option
 @click.option("--interval", "-i", type=SECONDS, metavar="SECONDS", help="Probes and loss over this time only.")
 @wide_option
-@common
-@click.pass_obj
 def links(options: Options, plane: int | None, interval: float | None, wide: bool) -> None:
     """List the links from this host's NICs to its T0s, and from there to the T1s, as link probes see them.
 
@@ -84,22 +78,13 @@ def links(options: Options, plane: int | None, interval: float | None, wide: boo
     Exit status 1 if a link is dead or lossy.
     """
 
-    def chosen(rows: Json) -> Json:
-        return [r for r in envelope("links", rows, "")["links"] if plane in (None, r["plane"])]
-
-    def from_daemon(daemon: Client) -> Json:
-        return chosen(daemon.get("/v1/links"))
-
-    def from_tables(view: "View") -> Json:
-        return chosen(view.links())
-
     if interval is None:
-        document = envelope("links", *read(options, from_daemon, from_tables))
+        document = list_of("links", read(options, "links"))
     else:
-        before, after, found = sampled(options, "links", from_daemon, from_tables, interval)
-        rows = over_interval(before.rows, after.rows)
-        document = envelope("links", rows, found.source, found.tick_age_s)
-        document = {"interval_s": round(after.at_s - before.at_s, 3)} | document
-    emit(options, document, link_lines, colour=colours(), width=terminal_width(wide))
+        before, after, found = sampled(options, "links", interval)
+        document = list_of("links", found, after.at_s - before.at_s)
+        document["links"] = over_interval(before.rows, after.rows)
+    document["links"] = [r for r in document["links"] if plane in (None, r["plane"])]
+    show(options, document, link_lines, wide)
     if any(r["state"] in BAD for r in document["links"]):
         sys.exit(1)

@@ -11,14 +11,13 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from mrcd.ctl.base import F, Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import F, Options, command, emit, show
 from mrcd.ctl.client import DaemonDown, Json, understood
-from mrcd.ctl.offline import read
-from mrcd.ctl.options import ev_option, peer_argument, plane_option, wide_option
+from mrcd.ctl.documents import read
+from mrcd.ctl.options import ev_option, peer_argument, plane_option, wait_option, wide_option
 from mrcd.errors import DaemonError, MachineError, MrcdError
 from mrcd.versions import SCHEMA_VERSION
 
@@ -31,24 +30,9 @@ Choice = Callable[[Json, Json], Sequence[str | None]]
 
 def read_documents(options: Options, choose: Choice) -> tuple[Json, Json, Json]:
     """Return status, peers, and the paths to the chosen peers, from the daemon or else from the pinned tables."""
-
-    def ask(status: Json, peers: Json, paths: Callable[[str | None], Json]) -> tuple[Json, Json, Json]:
-        return status, peers, [path for peer in choose(status, peers) for path in paths(peer)]
-
-    found, _, _ = read(
-        options,
-        lambda d: ask(d.get("/v1/status"), d.get("/v1/peers"), lambda peer: d.get("/v1/paths", peer=peer)),
-        lambda view: ask(view.status(), view.peers(), lambda peer: view.paths(peer=peer)),
-    )
-    return found  # type: ignore[no-any-return]
-
-
-def _one(peer: str) -> Choice:
-    return lambda status, peers: [peer]
-
-
-def _none(status: Json, peers: Json) -> Sequence[str | None]:
-    return []
+    status, peers = read(options, "status").document, read(options, "peers").document
+    each = [{"peer": peer} for peer in choose(status, peers)]
+    return status, peers, read(options, "paths", each=each).document if each else []
 
 
 def choose_peers(status: Json, peers: Json) -> Sequence[str | None]:
@@ -66,33 +50,22 @@ def _count(default: int, what: str) -> Callable[[F], F]:
     return click.option("--count", "-c", type=limits, metavar="N", default=default, show_default=True, help=what)
 
 
-def _pace(command: Any) -> Any:
-    """Add --interval and --wait."""
-    for option in (
-        click.option(
-            "--wait", type=click.FloatRange(0, 3600), default=1.0, metavar="SECONDS", show_default=True,
-            help="Wait at most so long for the last answers.",
-        ),
-        click.option(
-            "--interval", type=click.FloatRange(0.1, 60_000), default=10.0, metavar="MS", show_default=True,
-            help="Time between two packets on the same path.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_interval = click.option(
+    "--interval", type=click.FloatRange(0.1, 60_000), default=10.0, metavar="MS", show_default=True,
+    help="Time between two packets on the same path.",
+)  # fmt: skip
 
 
-@click.command(short_help="Measure loss and round-trip time of EVs.")
+@command("Measure loss and round-trip time of EVs.")
 @peer_argument(required=True)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", help="Only this EV; default all EVs of the peer.")
 @_count(10, "Probes per EV.")
 @click.option(
     "--size", "-s", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Size of the outer IPv6 packet."
 )
-@_pace
+@_interval
+@wait_option(1.0, "the last answers")
 @wide_option
-@common
-@click.pass_obj
 def probe(
     options: Options, peer: str, ev: int | None, count: int, size: int, interval: float, wait: float, wide: bool
 ) -> None:
@@ -106,25 +79,24 @@ def probe(
     """
     from mrcd.ctl.packets import probe as work
 
-    status, peers, paths = read_documents(options, _one(peer))
+    status, peers, paths = read_documents(options, lambda status, peers: [peer])
     document = work.run(
         status, peers, paths, peer, ev=ev, count=count, size=size, interval_s=interval / 1000, wait_s=wait
     )
     if not options.json:
         work.check_sent(document)
-    emit(options, document, work.lines, colour=colours(), width=terminal_width(wide))
+    show(options, document, work.lines, wide)
     if not document["received"]:
         sys.exit(DaemonError.exit_code)
 
 
-@click.command(short_help="Trace an EV hop by hop and locate a fault.")
+@command("Trace an EV hop by hop and locate a fault.")
 @peer_argument(required=True)
 @click.option("--ev", type=click.IntRange(min=0), metavar="N", help="The EV; default all that have failed, 8 at most.")
 @_count(20, "Packets per hop.")
-@_pace
+@_interval
+@wait_option(1.0, "the last answers")
 @wide_option
-@common
-@click.pass_obj
 def trace(options: Options, peer: str, ev: int | None, count: int, interval: float, wait: float, wide: bool) -> None:
     """Trace an EV to PEER with loopback probes, which each switch forwards back to this host, and a probe to PEER.
 
@@ -140,7 +112,7 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
     """
     from mrcd.ctl.packets import trace as work
 
-    status, peers, paths = read_documents(options, _one(peer))
+    status, peers, paths = read_documents(options, lambda status, peers: [peer])
     failed = work.failed_evs(paths, peer)
     traces = [
         work.run(status, peers, paths, peer, ev=n, count=count, interval_s=interval / 1000, wait_s=wait)
@@ -151,11 +123,11 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
         document, lines = work.merged(str(status["host"]), peer, traces, len(failed), causes), work.merged_lines
     else:
         document, lines = traces[0], work.lines
-    emit(options, document, lines, colour=colours(), width=terminal_width(wide))
+    show(options, document, lines, wide)
     sys.exit(1 if causes else work.exit_status(traces))
 
 
-@click.command(short_help="Capture MRC packets with tcpdump.")
+@command("Capture MRC packets with tcpdump.")
 @click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after N packets.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Stop after this time.")
 @peer_argument()
@@ -165,8 +137,6 @@ def trace(options: Options, peer: str, ev: int | None, count: int, interval: flo
 @click.option("-w", "target", metavar="FILE", help="Write pcap; '-' is stdout.")
 @click.option("--snap", type=click.IntRange(128), metavar="BYTES", help="Keep so many bytes of a packet; default all.")
 @click.option("--print", "is_printed", is_flag=True, help="Print the tcpdump command, and do not run it.")
-@common
-@click.pass_obj
 def capture(
     options: Options,
     count: int | None,
@@ -188,7 +158,7 @@ def capture(
     """
     from mrcd.ctl.packets import capture as work
 
-    status, peers, _ = read_documents(options, _none)
+    status, peers, _ = read_documents(options, lambda status, peers: [])
     with understood():
         port = int(status["udp_port"])
     host = None if peer is None else work.host_id(peer, status, peers)
@@ -215,18 +185,16 @@ _HOST = click.option(
 
 
 def _finish(options: Options, document: Json) -> None:
-    from mrcd.ctl.examine import report
+    from mrcd.ctl.examine.command import lines
 
-    emit(options, document, report.lines, colour=colours(), width=terminal_width())
+    show(options, document, lines)
     if document["summary"]["FAIL"]:
         sys.exit(MrcdError.exit_code)
 
 
-@click.command(short_help="Check whether this machine can run mrcd.")
+@command("Check whether this machine can run mrcd.")
 @_CONFIG
 @_HOST
-@common
-@click.pass_obj
 def preflight(options: Options, file: Path | None, host: str | None) -> None:
     """Check whether the kernel, NICs and settings of this machine can run mrcd. Changes nothing; mrcd need not run.
 
@@ -238,10 +206,8 @@ def preflight(options: Options, file: Path | None, host: str | None) -> None:
     _finish(options, command.preflight(file, host))
 
 
-@click.command(short_help="Check a host on which mrcd runs.")
+@command("Check a host on which mrcd runs.")
 @peer_argument()
-@common
-@click.pass_obj
 def doctor(options: Options, peer: str | None) -> None:
     """Check a host on which mrcd runs: the checks of preflight, the attached programs, and each EV.
 
@@ -251,7 +217,7 @@ def doctor(options: Options, peer: str | None) -> None:
     from mrcd.ctl.examine import command
 
     try:
-        documents, down = read_documents(options, _one(peer) if peer else choose_peers), None
+        documents, down = read_documents(options, (lambda status, peers: [peer]) if peer else choose_peers), None
     except DaemonDown as e:
         documents, down = None, e
     _finish(options, command.doctor(options.run_dir, documents, down))

@@ -16,7 +16,6 @@ from typing import Any
 from mrcd.config.devices import peer_of
 from mrcd.daemon.attachment import QUIET_MS, QUIET_TRIES, wait_quiet
 from mrcd.errors import KernelError, MachineError, MrcdError
-from mrcd.fabric.topology import Plan
 from mrcd.health.probe_pace import pace
 from mrcd.kernel import abi, libbpf
 from mrcd.kernel.dataplane import Dataplane
@@ -57,14 +56,6 @@ class Running:
         except (OSError, ValueError, KeyError, TypeError) as e:
             why = e.strerror if isinstance(e, OSError) else repr(e)
             raise MachineError(f"no usable {path}: {why}", hint="mrcd has not run on this host yet") from None
-
-    def plan(self) -> Plan:
-        """Return the plan. Raises MrcdError if another version wrote a configuration that this one cannot read."""
-        try:
-            return running_file.plan_in(self.document)
-        except (ValueError, KeyError, TypeError) as e:
-            why = f"another version of mrcd wrote the running configuration: {e!r}"
-            raise MachineError(why, hint="use the mrcctl of that version, or start mrcd") from None
 
 
 def without_mrcd(run_dir: Path) -> dict[str, Any]:
@@ -132,7 +123,7 @@ def _wait_quiet(running: Running, lock: int) -> bool:
     """Tell all peers until no sprayed packet arrives. Returns False if that fails, or peers cannot be told."""
     with contextlib.ExitStack() as stack:
         try:
-            plan = running.plan()
+            plan = running_file.plan_in(running.document)
             tables = Tables(running.pins, writable=False)
             stack.callback(tables.close)
             libbpf.use_bcc()
@@ -145,7 +136,7 @@ def _wait_quiet(running: Running, lock: int) -> bool:
             window = pace(plan.config.health, len(plan.peers), plan.ev_count, plan.config.cluster.evs_per_peer).window
             peers = [p.host.id for p in plan.peers]
             return asyncio.run(wait_quiet(tables, lambda: [dataplane.sweep(row, 0, window) for row in peers]))
-        except (MrcdError, OSError):
+        except (MrcdError, OSError, ValueError, KeyError, TypeError):  # also: another version wrote the configuration
             time.sleep(QUIET_MS * QUIET_TRIES / 1000)  # the programs tell each peer that sends a probe meanwhile
             return False
 

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl paths`: the health of each EV, its hops, or its rates."""
 
-from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from mrcd.ctl.base import Options, common
-from mrcd.ctl.client import Client, Json
-from mrcd.ctl.offline import emit_rates, emit_rows, envelope, read
+from mrcd.ctl.base import Options, command
+from mrcd.ctl.documents import list_of, read, show_list
 from mrcd.ctl.options import (
     BAD_STATES,
     STATES,
@@ -24,16 +22,11 @@ from mrcd.ctl.rates import megabits, per_s, per_second, sampled
 from mrcd.ctl.terminal.render import Document, count, duration, field, microseconds, percent, table_of, text
 from mrcd.errors import UsageError
 
-if TYPE_CHECKING:
-    from mrcd.view.documents import View
-
 
 def path_lines(
     docs: Sequence[Document], *, colour: bool, width: int | None = None, age_s: float | None = None
 ) -> list[str]:
     """Return one line per EV with its state, traffic and loss. `age_s`: since when nothing refreshes the states."""
-    if not docs:
-        return ["no paths"]
     fields = (
         field("PEER", "peer"),
         field("EV", "ev", right=True),
@@ -70,8 +63,6 @@ def hop_lines(
     docs: Sequence[Document], *, colour: bool, width: int | None = None, age_s: float | None = None
 ) -> list[str]:
     """Return one line per EV with the meaning of each uSID of its carrier (GET /v1/paths?decode=1)."""
-    if not docs:
-        return ["no paths"]
     fields = (
         field("PEER", "peer"),
         field("EV", "ev", right=True),
@@ -114,13 +105,7 @@ def rate_lines(docs: Sequence[Document], *, age_s: float | None = None, **style:
     return table_of(fields, docs, **style)
 
 
-def _joined(answers: Iterable[Json]) -> Json:
-    """Return lists as one; a single answer as it is, whatever it is."""
-    found = list(answers)
-    return found[0] if len(found) == 1 else [row for rows in found for row in rows]
-
-
-@click.command(short_help="List EVs: state, traffic, loss, round-trip time.")
+@command("List EVs: state, traffic, loss, round-trip time.")
 @peer_argument()
 @plane_option
 @click.option("--state", type=StateType(STATES), help="Only EVs in this state.")
@@ -128,8 +113,6 @@ def _joined(answers: Iterable[Json]) -> Json:
 @interval_option
 @click.option("--decode", is_flag=True, help="Show the meaning of each uSID of the carriers.")
 @wide_option
-@common
-@click.pass_obj
 def paths(
     options: Options,
     peer: str | None,
@@ -152,20 +135,13 @@ def paths(
     for first, second, both in (("--bad", "--state", bad and state), ("--decode", "--interval", decode and interval)):
         if both:
             raise UsageError(f"{first} and {second} exclude each other", hint="see `mrcctl paths --help`")
-    states = BAD_STATES if bad else [state]  # one by one: all EVs of a large cluster are more than an answer may have
-    hops = int(decode) or None
-
-    def from_daemon(daemon: Client) -> Json:
-        return _joined(daemon.get("/v1/paths", peer=peer, plane=plane, state=s, decode=hops) for s in states)
-
-    def from_tables(view: "View") -> Json:
-        return _joined(view.paths(peer=peer, plane=plane, state=s, decode=decode) for s in states)
-
+    query: dict[str, Any] = {"peer": peer, "plane": plane, "decode": int(decode) or None}
+    # One by one: all EVs of a large cluster are more than an answer may have.
+    query["each"] = [{"state": s} for s in BAD_STATES] if bad else [{"state": state}]
     if interval is None:
-        found = read(options, from_daemon, from_tables)
-        lines = partial(hop_lines if decode else path_lines, age_s=found.tick_age_s)
-        emit_rows(options, "paths", envelope("paths", *found), lines, wide)
+        document = list_of("paths", read(options, "paths", **query))
+        show_list(options, document, hop_lines if decode else path_lines, wide)
         return
-    before, after, found = sampled(options, "paths", from_daemon, from_tables, interval)
-    document = envelope("paths", per_second(before, after), found.source, found.tick_age_s)
-    emit_rates(options, after.at_s - before.at_s, document, rate_lines, wide)
+    before, after, found = sampled(options, "paths", interval, **query)
+    document = list_of("paths", found, after.at_s - before.at_s) | {"paths": per_second(before, after)}
+    show_list(options, document, rate_lines, wide)

@@ -2,30 +2,21 @@
 """Defines `mrcctl peers`."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
-
-from mrcd.ctl.base import Options, common
-from mrcd.ctl.client import Client, Json
-from mrcd.ctl.offline import emit_rates, emit_rows, envelope, read
+from mrcd.ctl.base import Options, command
+from mrcd.ctl.documents import list_of, read, show_list
 from mrcd.ctl.options import interval_option, peer_argument, wide_option
 from mrcd.ctl.phrases import aged, plain_states
 from mrcd.ctl.rates import megabits, per_s, per_second, sampled
 from mrcd.ctl.terminal.render import Document, count, duration, field, microseconds, percent, table_of, text
 from mrcd.errors import no_peer
 
-if TYPE_CHECKING:
-    from mrcd.view.documents import View
-
 
 def peer_lines(
     docs: Sequence[Document], *, colour: bool, width: int | None = None, age_s: float | None = None
 ) -> list[str]:
     """Return one line per peer. `age_s`: since when nothing refreshes the states."""
-    if not docs:
-        return ["no peers"]
     fields = (
         field("PEER", "peer"),
         field("ID", "host_id", right=True, rank=8),
@@ -91,12 +82,10 @@ def rate_lines(docs: Sequence[Document], *, age_s: float | None = None, **style:
     return table_of(fields, docs, **style)
 
 
-@click.command(short_help="List the other hosts: EVs, traffic, loss.")
+@command("List the other hosts: EVs, traffic, loss.")
 @peer_argument()
 @interval_option
 @wide_option
-@common
-@click.pass_obj
 def peers(options: Options, peer: str | None, interval: float | None, wide: bool) -> None:
     """List the other hosts, or one: reachability, EVs by state, traffic, loss.
 
@@ -105,24 +94,15 @@ def peers(options: Options, peer: str | None, interval: float | None, wide: bool
     take longer.
     """
 
-    def chosen(rows: Json) -> Json:
-        names = [p["peer"] for p in envelope("peers", rows, "")["peers"]]
-        if peer is not None and peer not in names:
-            raise no_peer(peer, names)
-        return [p for p in rows if peer in (None, p["peer"])]
-
-    def from_daemon(daemon: Client) -> Json:
-        return chosen(daemon.get("/v1/peers"))
-
-    def from_tables(view: "View") -> Json:
-        return chosen(view.peers())
-
     if interval is None:
-        found = read(options, from_daemon, from_tables)
-        lines = partial(peer_lines, age_s=found.tick_age_s)
-        emit_rows(options, "peers", envelope("peers", *found), lines, wide)
-        return
-    before, after, found = sampled(options, "peers", from_daemon, from_tables, interval)
-    moved = {r["peer"]: r for r in per_second(before, after)}
-    document = envelope("peers", with_rates(after.rows, moved, {}), found.source, found.tick_age_s)
-    emit_rates(options, after.at_s - before.at_s, document, rate_lines, wide)
+        found = read(options, "peers")
+        document = list_of("peers", found)
+    else:
+        before, after, found = sampled(options, "peers", interval)
+        moved = {r["peer"]: r for r in per_second(before, after)}
+        document = list_of("peers", found, after.at_s - before.at_s) | {"peers": with_rates(after.rows, moved, {})}
+    names = [p["peer"] for p in document["peers"]]
+    if peer is not None and peer not in names:
+        raise no_peer(peer, names)
+    document["peers"] = [p for p in document["peers"] if peer in (None, p["peer"])]
+    show_list(options, document, peer_lines if interval is None else rate_lines, wide)

@@ -4,20 +4,18 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
+from mrcd.ctl.base import Options, command, emit, show
 from mrcd.ctl.client import Json
-from mrcd.ctl.offline import pins_gone, read
+from mrcd.ctl.documents import read
 from mrcd.ctl.options import STATES, wide_option
 from mrcd.ctl.phrases import aged, denial, location, plain_states, sentence, stale
 from mrcd.ctl.terminal.render import Document, count, duration, facts, field, paint, table_of, text
 from mrcd.errors import MrcdError
-
-if TYPE_CHECKING:
-    pass
 
 _START = "Do: `systemctl start mrcd`"
 _DOWN = f"mrcd is not running: nothing follows links, routes and the cluster file. {_START}"
@@ -147,9 +145,10 @@ def _data(doc: Document) -> str:
 
 def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> list[str]:
     """Return what is wrong, the facts about this host, then its planes."""
-    peers, push = doc.get("peers") or {}, doc.get("push") or {}
-    age_s = (doc.get("probing") or {}).get("tick_age_s")
+    push, planes = doc.get("push") or {}, doc.get("planes") or []
+    alone, age_s = doc.get("forwarding_without_daemon"), (doc.get("probing") or {}).get("tick_age_s")
     state = paint("attached" if doc.get("attached") else "detached", colour)
+    lost = (doc.get("pins") or {}).get("lost")
     pairs = [
         ("host", f"{text(doc.get('host'))} (id {text(doc.get('host_id'))}) of cluster {text(doc.get('cluster'))}"),
         ("daemon", _daemon(doc)),
@@ -158,33 +157,24 @@ def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> li
             f"{state}, encapsulation {text(doc.get('encapsulation'))}, granularity {text(doc.get('granularity'))}, "
             f"inner MTU {text(doc.get('inner_mtu'))} bytes",
         ),
+        ("", alone and f"forwarding without the daemon: {text(alone.get('works'))} ({text(alone.get('how'))})"),
         ("push", _hook(push.get("hook"), push.get("how"), push.get("reason"))),
-        *([("receive", _receive(doc["receive"]))] if doc.get("receive") else []),
-        ("peers", _peers(peers)),
+        ("receive", doc.get("receive") and _receive(doc["receive"])),
+        ("peers", _peers(doc.get("peers") or {})),
         ("EVs", _states(doc.get("evs") or {}, doc.get("usable_evs"), colour)),
-        *([("", stale(age_s))] if stale(age_s) else []),
-        *([("denied", _denied(doc["denials"]))] if doc.get("denials") else []),
-        *([("fleet", _fleet(doc["fleet"]))] if (doc.get("fleet") or {}).get("etcd") else []),
+        ("", stale(age_s)),
+        ("denied", doc.get("denials") and _denied(doc["denials"])),
+        ("fleet", (doc.get("fleet") or {}).get("etcd") and _fleet(doc["fleet"])),
         ("drops", ", ".join(f"{k} {count(v)}" for k, v in (doc.get("drops") or {}).items()) or "none"),
+        ("probes", doc.get("probing") and _probing(doc["probing"])),
+        ("other BPF", _other_programs(doc.get("other_programs") or [])),
+        *(("kernel", f"lacks {words}") for words in doc.get("kernel_lacks") or ()),
+        ("pins", lost and f"{lost}: see `mrcctl doctor`"),
+        ("tables", _fill(doc.get("tables") or {})),
+        ("last change", doc.get("last_transition") and _transition(doc["last_transition"])),
+        ("last event", doc.get("last_event") and sentence(doc["last_event"])),
     ]
-    if doc.get("probing"):
-        pairs.append(("probes", _probing(doc["probing"])))
-    if doc.get("other_programs"):
-        pairs.append(("other BPF", _other_programs(doc["other_programs"])))
-    pairs += [("kernel", f"lacks {words}") for words in doc.get("kernel_lacks") or ()]
-    if (doc.get("pins") or {}).get("lost"):
-        pairs.append(("pins", f"{doc['pins']['lost']}: see `mrcctl doctor`"))
-    alone = doc.get("forwarding_without_daemon") or {}
-    if alone:
-        pairs.insert(3, ("", f"forwarding without the daemon: {text(alone.get('works'))} ({text(alone.get('how'))})"))
-    if doc.get("tables"):
-        pairs.append(("tables", _fill(doc["tables"])))
-    if doc.get("last_transition"):
-        pairs.append(("last change", _transition(doc["last_transition"])))
-    if doc.get("last_event"):
-        pairs.append(("last event", sentence(doc["last_event"])))
-    lines = facts([*diagnosis_facts(doc), *pairs], width)
-    planes = doc.get("planes") or []
+    lines = facts([*diagnosis_facts(doc), *((name, value) for name, value in pairs if value)], width)
     if planes:
         lines += ["", *_planes(planes, colour, width, age_s), *facts(_reasons(planes), width)]
     return lines
@@ -193,31 +183,25 @@ def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> li
 def brief_lines(doc: Document, *, colour: bool, width: int | None = None) -> list[str]:
     """Return the most important facts about this host in one line."""
     daemon, peers, planes = doc.get("daemon") or {}, doc.get("peers") or {}, doc.get("planes") or []
-    alone = doc.get("forwarding_without_daemon") or {}
-    bad = {k: v for k, v in (doc.get("evs") or {}).items() if v and k != "GOOD"}
-    evs = sum((doc.get("evs") or {}).values())
-    dropped = sum((doc.get("drops") or {}).values())
+    alone, evs = doc.get("forwarding_without_daemon"), doc.get("evs") or {}
+    bad = {k: v for k, v in evs.items() if v and k != "GOOD"}
     wrong = [str(c["target"]) for c in doc.get("diagnosis") or () if c.get("cause") != "denied"]
+    fallbacks, others = sum(bool(p.get("fallback")) for p in planes), len(doc.get("other_programs") or ())
     parts = [
         text(doc.get("host")),
-        *([f"WRONG: {', '.join(wrong[:_FAULTS_SHOWN])}" + ", …" * (len(wrong) > _FAULTS_SHOWN)] if wrong else []),
+        wrong and f"WRONG: {', '.join(wrong[:_FAULTS_SHOWN])}" + ", …" * (len(wrong) > _FAULTS_SHOWN),
         paint("attached" if doc.get("attached") else "detached", colour),
         f"mrcd {paint(_running(daemon), colour)}",
         f"peers {text(peers.get('reachable'))}/{text(peers.get('total'))}",
-        f"EVs {text(doc.get('usable_evs'))}/{evs}" + (f" ({plain_states(bad)})" if bad else ""),
+        f"EVs {text(doc.get('usable_evs'))}/{sum(evs.values())}" + (f" ({plain_states(bad)})" if bad else ""),
         f"planes {sum(bool(p.get('up')) for p in planes)}/{len(planes)}",
-        f"drops {count(dropped)}",
+        f"drops {count(sum((doc.get('drops') or {}).values()))}",
+        "needs the daemon to forward" if alone and not alone.get("works") else "",
+        "pins lost" if (doc.get("pins") or {}).get("lost") else "",
+        others and f"other programs {others}",
+        fallbacks and f"fallback hooks {fallbacks}",
     ]
-    if alone and not alone.get("works"):
-        parts.append("needs the daemon to forward")
-    if (doc.get("pins") or {}).get("lost"):
-        parts.append("pins lost")
-    if doc.get("other_programs"):
-        parts.append(f"other programs {len(doc['other_programs'])}")
-    fallbacks = sum(bool(p.get("fallback")) for p in planes)
-    if fallbacks:
-        parts.append(f"fallback hooks {fallbacks}")
-    return ["  ".join(parts)]
+    return ["  ".join(str(part) for part in parts if part)]
 
 
 def _running(daemon: Document) -> str:
@@ -319,24 +303,20 @@ def _planes(planes: Sequence[Document], colour: bool, width: int | None, age_s: 
 
 def _reasons(planes: Sequence[Document]) -> list[tuple[str, str]]:
     """Return per-plane notes: pop hook, burst segmentation, unsent packets. Planes with equal notes share a line."""
-    pop: dict[str, list[str]] = {}  # words → planes
-    cut: dict[str, list[str]] = {}
-    unsent: dict[str, list[str]] = {}
+    notes: dict[tuple[str, Any], list[str]] = {}  # planes by kind and words
     for p in planes:
-        if p.get("unsent_packets"):
-            n = count(p["unsent_packets"])
-            words = f"{n} packets dropped by this host's queueing discipline, not counted as path loss"
-            unsent.setdefault(words, []).append(text(p.get("plane")))
-        if p.get("hook_reason"):
-            words = "FALLBACK: " * bool(p.get("fallback")) + str(p["hook_reason"])
-            pop.setdefault(words, []).append(text(p.get("plane")))
-        if p.get("bursts"):
-            words = f"{_SEGMENTED_BY.get(str(p['bursts']), p['bursts'])}: {text(p.get('bursts_reason'))}"
-            cut.setdefault(words, []).append(text(p.get("plane")))
+        unsent = p.get("unsent_packets") and count(p["unsent_packets"])
+        pop = p.get("hook_reason") and "FALLBACK: " * bool(p.get("fallback")) + str(p["hook_reason"])
+        cut = p.get("bursts") and f"{_SEGMENTED_BY.get(str(p['bursts']), p['bursts'])}: {text(p.get('bursts_reason'))}"
+        lost = unsent and f"{unsent} packets dropped by this host's queueing discipline, not counted as path loss"
+        for note in (("pop", pop), ("bursts", cut), ("unsent", lost)):
+            if all(note):
+                notes.setdefault(note, []).append(text(p.get("plane")))
     return [
         (name, f"plane{'s' * (len(numbers) > 1)} {', '.join(numbers)}: {words}")
-        for name, found in (("pop", pop), ("bursts", cut), ("unsent", unsent))
-        for words, numbers in found.items()
+        for kind in ("pop", "bursts", "unsent")
+        for (name, words), numbers in notes.items()
+        if name == kind
     ]
 
 
@@ -350,10 +330,18 @@ def _denied(docs: Sequence[Document]) -> str:
     return "; ".join(map(denial, docs[:_DENIALS_SHOWN])) + more
 
 
-def _complete(options: Options, document: Json) -> None:
+def _is_gone(directory: object) -> bool:
+    """Return whether the pins are missing in the mounts of this process; the daemon may have other mounts."""
+    try:
+        return not Path(str(directory), "links").exists()
+    except PermissionError:
+        return False
+
+
+def _complete(document: Json) -> None:
     """Add what mrcd cannot see, because it has its own mounts and few capabilities."""
     pins = document.get("pins") or {}
-    if pins and not pins.get("lost") and pins_gone(pins.get("directory")):
+    if pins and not pins.get("lost") and _is_gone(pins.get("directory")):
         pins["lost"] = f"nothing is pinned at {pins['directory']}"
         document["forwarding_without_daemon"] = {"works": False, "how": pins["lost"]}
     unnamed = [f for f in document.get("other_programs") or [] if not f["program"] and f["program_id"]]
@@ -364,12 +352,10 @@ def _complete(options: Options, document: Json) -> None:
             f["program"] = program_name(f["program_id"])
 
 
-@click.command(short_help="Show what is wrong, the host, its planes, peers and EVs.")
+@command("Show what is wrong, the host, its planes, peers and EVs.")
 @click.option("--brief", "-b", is_flag=True, help="One line.")
 @click.option("--check", is_flag=True, help="One line for monitoring; exit status 0, 1 or 2.")
 @wide_option
-@common
-@click.pass_obj
 def status(options: Options, brief: bool, check: bool, wide: bool) -> None:
     """Show what is wrong now and what to do; then the host, daemon, hooks, planes, peers and EVs.
 
@@ -383,16 +369,16 @@ def status(options: Options, brief: bool, check: bool, wide: bool) -> None:
     if check:
         _check(options)
         return
-    document, source, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status())
+    document, source, _ = read(options, "status")
     document = document | {"source": source}
-    _complete(options, document)
-    emit(options, document, brief_lines if brief else status_lines, colour=colours(), width=terminal_width(wide))
+    _complete(document)
+    show(options, document, brief_lines if brief else status_lines, wide)
 
 
 def _check(options: Options) -> None:
     """Print the line for monitoring, and exit with its status."""
     try:
-        document, _, _ = read(options, lambda daemon: daemon.get("/v1/status"), lambda view: view.status(), quiet=True)
+        document, _, _ = read(options, "status", quiet=True)
         code, line = judged(document)
     except MrcdError as e:
         code, line, document = 2, f"CRITICAL - {e.args[0]}".replace("|", "/"), {}

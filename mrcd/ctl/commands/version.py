@@ -1,19 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines `mrcctl version`."""
 
-from typing import TYPE_CHECKING
-
-import click
-
 import mrcd
-from mrcd.ctl.base import Options, common, emit
+from mrcd.ctl.base import Options, command, emit
 from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.terminal.render import Document, text
 from mrcd.errors import DaemonError
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
-
-if TYPE_CHECKING:
-    pass
 
 
 def version_lines(doc: Document) -> list[str]:
@@ -33,9 +26,7 @@ def version_lines(doc: Document) -> list[str]:
     return [ctl_line, daemon_line, *remedy]
 
 
-@click.command()
-@common
-@click.pass_obj
+@command()
 def version(options: Options) -> None:
     """Print the versions of mrcctl and of the running mrcd.
 

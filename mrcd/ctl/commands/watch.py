@@ -4,29 +4,24 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from mrcd.ctl.base import Options, colours, common, emit, terminal_width
-from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.base import Options, colours, command, show, terminal_width
+from mrcd.ctl.client import Client, Json
 from mrcd.ctl.commands.paths import rate_lines as path_lines
 from mrcd.ctl.commands.peers import rate_lines as peer_lines
 from mrcd.ctl.commands.peers import with_rates
-from mrcd.ctl.offline import open_view
+from mrcd.ctl.documents import list_of, read, rows_of
 from mrcd.ctl.options import SECONDS, peer_argument, wide_option
 from mrcd.ctl.phrases import plain_states, sentence, stale_lines
 from mrcd.ctl.rates import Sample, busiest, per_second, sampled, usable_by_plane, worst
 from mrcd.ctl.terminal.render import Document, count, cut, duration, fold, paint, text
 from mrcd.errors import DaemonError, MrcdError, UsageError
 from mrcd.versions import SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    from mrcd.view.documents import View
 
 _ALL = 10_000
 _LIVE = "widen the terminal"  # watch has no --wide
@@ -135,107 +130,83 @@ _interval = click.option(
 )
 
 
-class Sampler:
-    """Samples this host's documents repeatedly, also while the daemon stops and returns."""
+def _samples(options: Options, peer: str | None) -> Iterator[dict[str, Any]]:
+    """Yield a document per sample, also while the daemon stops and returns.
 
-    def __init__(self, options: Options, peer: str | None) -> None:
-        self._options, self._peer = options, peer
-        self._view: View | None = None
-        self._before: tuple[Sample, Sample] | None = None  # paths, peers
-        self._after: int | None = None  # number of the newest event seen
-
-    def sample(self) -> dict[str, Any]:
-        """Return the document of this moment. Raises MrcdError without daemon and tables."""
+    Only the first sample may raise; a later error is part of the document.
+    """
+    document: dict[str, Any] = {}
+    before: tuple[Sample, Sample] | None = None  # paths, peers
+    newest: int | None = None  # number of the newest event seen
+    while True:
+        head = {"schema_version": SCHEMA_VERSION, "time": options.now().isoformat(timespec="milliseconds")}
         try:
-            source, status, peers, paths, events = "daemon", *self._request()
-            self._view, age_s = None, None
-        except DaemonDown as down:
-            self._after = None
-            self._view = self._view or open_view(self._options.run_dir, down)
-            view = self._view
-            source, status, peers, events = "tables", view.status(), view.peers(), []
-            age_s = view.tick_age_s()
-            paths = self._paths(status, view.paths)
-        if not isinstance(status, dict) or not all(isinstance(x, list) for x in (peers, paths)):
-            raise DaemonError("this mrcctl does not understand mrcd's answer", hint="compare with `mrcctl version`")
-        now, before = self._options.monotonic_s(), self._before
-        self._before = Sample(now, paths), Sample(now, peers)
-        path_rates, peer_rates = (per_second(a, b) for a, b in zip(before or self._before, self._before, strict=True))
+            status, source, age_s = read(options, "status", quiet=True)
+            peers = read(options, "peers", quiet=True).document
+            if not isinstance(status, dict) or not isinstance(peers, list):
+                raise DaemonError("this mrcctl does not understand mrcd's answer", hint="compare with `mrcctl version`")
+            evs_out_of_use = {state: n for state, n in status["evs"].items() if state != "GOOD"}
+            is_partial = peer is None and sum(status["evs"].values()) > _MOST_PATHS
+            if is_partial:
+                paths = _paths_out_of_use(options, evs_out_of_use)
+            else:
+                paths = rows_of("paths", read(options, "paths", quiet=True, peer=peer))
+            events, newest = _new_events(options.client, status, newest) if source == "daemon" else ([], None)
+        except MrcdError as e:
+            if not document:
+                raise
+            document = document | head | {"source": None, "error": str(e.args[0]), "events": []}
+            yield document
+            continue
+        now = options.monotonic_s()
+        after = Sample(now, paths), Sample(now, peers)
+        path_rates, peer_rates = (per_second(a, b) for a, b in zip(before or after, after, strict=True))
         if before is None:  # the first sample has no rates
             unknown = dict.fromkeys(("tx_packets_per_s", "tx_bits_per_s", "lost_packets_per_s"))
             path_rates = [r | unknown for r in path_rates]
-        bad, is_partial = worst(path_rates, len(path_rates)), self._is_partial(status)
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "time": self._options.now().isoformat(timespec="milliseconds"),
-            "source": source,
-            **({} if age_s is None else {"tick_age_s": age_s}),
-            "error": None,
-            "status": {k: status.get(k) for k in _STATUS}
-            | {"planes_up": [p["plane"] for p in status.get("planes") or [] if p.get("up")]},
-            "peers": with_rates(
-                [p for p in peers if self._peer in (None, p["peer"])],
-                {r["peer"]: r for r in peer_rates},
-                {} if is_partial else usable_by_plane(path_rates),
-            ),
-            "bad_paths": sum(_out_of_use(status).values()) if is_partial else len(bad),
-            "partial": is_partial,
-            "worst": bad[:_PATHS],
-            "events": events,
-        }
-
-    def now(self) -> datetime:
-        """Return the present UTC time."""
-        return self._options.now()
-
-    def _request(self) -> tuple[Json, Json, Json, list[Json]]:
-        client = self._options.client
-        status = client.get("/v1/status")
-        last = int((status.get("last_event") or {}).get("id") or 0) if isinstance(status, dict) else 0
-        if self._after is None or last < self._after:  # the first sample, or a daemon that restarted its numbers
-            self._after = max(0, last - _EVENTS)
-        events = client.get("/v1/events", after=self._after, wait=0)["events"] if last > self._after else []
-        self._after = max((e["id"] for e in events), default=self._after)
-        paths = self._paths(status, partial(client.get, "/v1/paths"))
-        return status, client.get("/v1/peers"), paths, events
-
-    def _is_partial(self, status: Json) -> bool:
-        """Return whether there are so many paths that only those out of use are read."""
-        return self._peer is None and sum((status.get("evs") or {}).values()) > _MOST_PATHS
-
-    def _paths(self, status: Json, ask: Callable[..., Json]) -> Json:
-        if not isinstance(status, dict) or not self._is_partial(status):
-            return ask(peer=self._peer)
-        found: list[Json] = []
-        for state, n in _out_of_use(status).items():
-            if 0 < n <= _MOST_PATHS - len(found):
-                with suppress(UsageError):  # a plane has failed since: the daemon refuses so many at once
-                    found += ask(state=state)
-        return found
-
-
-def _out_of_use(status: Json) -> dict[str, int]:
-    return {state: n for state, n in status["evs"].items() if state != "GOOD"}
-
-
-def _frames(sampler: Sampler) -> Iterator[dict[str, Any]]:
-    """Yield a document per sample. Only the first sample may raise; a later error is part of the document."""
-    document = sampler.sample()
-    while True:
+        before, bad = after, worst(path_rates, len(path_rates))
+        of_peers, by_plane = {r["peer"]: r for r in peer_rates}, {} if is_partial else usable_by_plane(path_rates)
+        up = [p["plane"] for p in status.get("planes") or [] if p.get("up")]
+        document = (
+            head
+            | {"source": source}
+            | ({} if age_s is None else {"tick_age_s": age_s})
+            | {
+                "error": None,
+                "status": {k: status.get(k) for k in _STATUS} | {"planes_up": up},
+                "peers": with_rates([p for p in peers if peer in (None, p["peer"])], of_peers, by_plane),
+                "bad_paths": sum(evs_out_of_use.values()) if is_partial else len(bad),
+                "partial": is_partial,
+                "worst": bad[:_PATHS],
+                "events": events,
+            }
+        )
         yield document
-        try:
-            document = sampler.sample()
-        except MrcdError as e:
-            now = sampler.now().isoformat(timespec="milliseconds")
-            document = document | {"time": now, "source": None, "error": str(e.args[0]), "events": []}
 
 
-@click.command(short_help="Show peers, traffic, bad paths and events, live.")
+def _new_events(client: Client, status: Json, seen: int | None) -> tuple[list[Json], int]:
+    """Return the events since `seen`, or some earlier ones for the first sample; and the number of the newest."""
+    last = int((status.get("last_event") or {}).get("id") or 0)
+    if seen is None or last < seen:  # the first sample, or a daemon that restarted its numbers
+        seen = max(0, last - _EVENTS)
+    events = client.get("/v1/events", after=seen, wait=0)["events"] if last > seen else []
+    return events, max((e["id"] for e in events), default=seen)
+
+
+def _paths_out_of_use(options: Options, counts: Mapping[str, int]) -> list[Json]:
+    """Return the paths in these states, as far as they are not too many to read them all."""
+    found: list[Json] = []
+    for state, n in counts.items():
+        if 0 < n <= _MOST_PATHS - len(found):
+            with suppress(UsageError):  # a plane has failed since: the daemon refuses so many at once
+                found += read(options, "paths", quiet=True, state=state).document
+    return found
+
+
+@command("Show peers, traffic, bad paths and events, live.")
 @_interval
 @click.option("--count", "-c", type=click.IntRange(min=1), metavar="N", help="End after N samples.")
 @peer_argument()
-@common
-@click.pass_obj
 def watch(options: Options, interval: float, count: int | None, peer: str | None) -> None:
     """Show peers, traffic, bad paths and events, live; `q` ends it.
 
@@ -245,7 +216,7 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
     recent: list[Json] = []
     with ExitStack() as stack:
         screen = None
-        for n, document in enumerate(_frames(Sampler(options, peer))):
+        for n, document in enumerate(_samples(options, peer)):
             if full and screen is None:
                 from mrcd.ctl.terminal.screen import Screen
 
@@ -269,35 +240,20 @@ def watch(options: Options, interval: float, count: int | None, peer: str | None
                 options.clock.sleep(interval)
 
 
-@click.command(short_help="Show the busiest and the worst paths.")
+@command("Show the busiest and the worst paths.")
 @_interval
 @click.option(
     "--lines", "-n", type=click.IntRange(min=1), default=10, metavar="N", show_default=True, help="Paths of each kind."
 )
 @peer_argument()
 @wide_option
-@common
-@click.pass_obj
 def top(options: Options, interval: float, lines: int, peer: str | None, wide: bool) -> None:
     """Show the busiest paths, and those that are out of use or lose packets, between two samples.
 
     `watch` repeats this.
     """
-    before, after, found = sampled(
-        options,
-        "paths",
-        lambda daemon: daemon.get("/v1/paths", peer=peer),
-        lambda view: view.paths(peer=peer),
-        interval,
-    )
+    before, after, found = sampled(options, "paths", interval, peer=peer)
     moved = per_second(before, after)
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "source": found.source,
-        **({} if found.tick_age_s is None else {"tick_age_s": found.tick_age_s}),
-        "interval_s": round(after.at_s - before.at_s, 3),
-        "paths": len(moved),
-        "busiest": busiest(moved, lines),
-        "worst": worst(moved, lines),
-    }
-    emit(options, document, top_lines, colour=colours(), width=terminal_width(wide))
+    document = list_of("paths", found, after.at_s - before.at_s)
+    document |= {"paths": len(moved), "busiest": busiest(moved, lines), "worst": worst(moved, lines)}
+    show(options, document, top_lines, wide)

@@ -9,20 +9,28 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool
+from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST, genlmsg
+from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.generic import GenericNetlinkSocket
 
-from mrcd.ctl.examine import netdev
 from mrcd.errors import MachineError, MrcdError
 from mrcd.kernel import features, libbpf
+from mrcd.kernel.attachments import program_name
 from mrcd.kernel.object_file import object_path
 from mrcd.kernel.verify import MAX_INSTRUCTIONS, verify
 from mrcd.net import drivers, other_programs, rps
 from mrcd.net.drivers import Device
 from mrcd.net.messages import Link
 from mrcd.net.netlink import Netlink
+
+T = TypeVar("T")
 
 _SCHED_CLS, _RINGBUF, _ARRAY, _TIMER_INIT = 3, 27, 2, 169  # of enum bpf_prog_type, bpf_map_type, bpf_func_id
 _F_MMAPABLE = 1 << 10
@@ -31,6 +39,12 @@ _QUEUE = re.compile(r"rx[_-]?(?:queue[_-]?)?(\d+)[_.-](?:packets|pkts|xdp_packet
 _TIME_ERROR = 5  # adjtimex(2)
 _UNKNOWN_SPEED = (0, 0xFFFF, 0xFFFFFFFF)
 
+# Commands and attributes of the generic netlink family netdev (linux/netdev.h).
+_DEV_GET, _QSTATS_GET = 1, 12
+_IFINDEX, _XDP_FEATURES = "1", "3"
+_QUEUE_TYPE, _QUEUE_ID, _SCOPE, _RX_PACKETS = "2", "3", "4", "8"  # of QSTATS_GET
+_BY_QUEUE, _RECEIVE = 1, 0
+
 _SEG6_TEST = (
     "ip link set lo up && ip -6 route add 5f00:0:1::/48 encap seg6 mode encap segs 5f00:0:2:: dev lo"
     " && ip link add v0 type veth peer name v1 && ip link set v0 up"
@@ -38,16 +52,16 @@ _SEG6_TEST = (
 )
 
 
+class _Netdev(genlmsg):  # type: ignore[misc]
+    """A message of the family netdev. Its numbers have four or eight bytes, as they need."""
+
+    nla_map = tuple((str(attribute), "cdata") for attribute in range(32))
+
+
 class _MapOpts(ct.Structure):
     """The first fields of struct bpf_map_create_opts."""
 
     _fields_ = [("sz", ct.c_size_t), ("_btf", ct.c_uint32 * 5), ("map_flags", ct.c_uint32), ("_rest", ct.c_byte * 40)]
-
-
-class _ProgInfo(ct.Structure):
-    """The first fields of struct bpf_prog_info."""
-
-    _fields_ = [("_before", ct.c_byte * 64), ("name", ct.c_char * 16), ("_rest", ct.c_byte * 176)]
 
 
 class Machine:
@@ -92,11 +106,7 @@ class Machine:
 
     @cached_property
     def _links(self) -> dict[str, Link]:
-        async def ask() -> dict[str, Link]:
-            async with Netlink() as netlink:
-                return await netlink.links()
-
-        return asyncio.run(ask())
+        return asyncio.run(_ask(Netlink.links))
 
     def links(self) -> dict[str, Link]:
         """Return all interfaces by name."""
@@ -104,12 +114,7 @@ class Machine:
 
     def neighbours(self, gateway: str) -> dict[int, str]:
         """Return the MACs of a resolved first hop by ifindex."""
-
-        async def ask() -> dict[int, str]:
-            async with Netlink() as netlink:
-                return await netlink.neighbours(gateway)
-
-        return asyncio.run(ask())
+        return asyncio.run(_ask(lambda netlink: netlink.neighbours(gateway)))
 
     def device(self, link: Link) -> Device:
         """Return a NIC's driver and its offloads."""
@@ -135,14 +140,15 @@ class Machine:
     def receive_queues(self, name: str) -> dict[int, int]:
         """Return the packets by receive queue; empty if the driver does not count them."""
         link = self._links.get(name)
-        counted = netdev.receive_queues(link.ifindex) if link else {}
-        if counted:
-            return counted
+        asked = {_IFINDEX: link.ifindex, _SCOPE: _BY_QUEUE} if link else {}
+        counted = _netdev(_QSTATS_GET, NLM_F_REQUEST | NLM_F_DUMP, asked) if link else []  # Linux 6.10
+        found = {q[_QUEUE_ID]: q[_RX_PACKETS] for q in counted if q[_QUEUE_TYPE] == _RECEIVE and _RX_PACKETS in q}
+        if found:
+            return found
         try:
             statistics = IoctlEthtool(name).get_statistics()
         except (EthtoolError, OSError):
             return {}
-        found: dict[int, int] = {}
         for key, value in statistics:
             match = _QUEUE.fullmatch(key.decode() if isinstance(key, bytes) else str(key))
             if match:
@@ -150,8 +156,9 @@ class Machine:
         return found
 
     def xdp_features(self, ifindex: int) -> int | None:
-        """Return the NETDEV_XDP_ACT_* bits of a driver; None if the kernel has no such query."""
-        return netdev.xdp_features(ifindex)
+        """Return the NETDEV_XDP_ACT_* bits of a driver; None if the kernel has no such query (before Linux 6.3)."""
+        found = _netdev(_DEV_GET, NLM_F_REQUEST, {_IFINDEX: ifindex})
+        return found[0].get(_XDP_FEATURES) if found else None
 
     # ---- programs ----
 
@@ -159,7 +166,8 @@ class Machine:
         """Return the names of the programs at a hook ("xdp", "ingress", "egress") in the order in which they run."""
         if os.geteuid():
             raise MachineError("only root may list attached programs")
-        return [name or _program(number) for number, name in other_programs.programs(ifindex, where)]
+        found = other_programs.programs(ifindex, where)
+        return [name or program_name(number) or f"program {number}" for number, name in found]
 
     def kernel_lacks(self) -> list[str]:
         """Return the missing kernel features of mrcd/kernel/features.py, in words."""
@@ -211,13 +219,23 @@ class Machine:
         return done.returncode == 0, "; ".join(done.stderr.split("\n")).strip("; ")
 
 
-def _program(number: int) -> str:
-    fd = libbpf.check("open a program", libbpf.lib().bpf_prog_get_fd_by_id(number))
+async def _ask(question: Callable[[Netlink], Awaitable[T]]) -> T:
+    async with Netlink() as netlink:
+        return await question(netlink)
+
+
+def _netdev(command: int, flags: int, asked: dict[str, int]) -> list[dict[str, int]]:
+    """Return the numbers of each answer of the family netdev; empty if the kernel lacks the command."""
+    message = _Netdev()
+    message["cmd"], message["version"] = command, 1
+    message["attrs"] = [(key, value.to_bytes(4, sys.byteorder)) for key, value in asked.items()]
     try:
-        info, size = _ProgInfo(), ct.c_uint32(ct.sizeof(_ProgInfo))
-        libbpf.check(
-            "ask for a program's name", libbpf.lib().bpf_obj_get_info_by_fd(fd, ct.byref(info), ct.byref(size))
-        )
-        return info.name.decode(errors="replace") or f"program {number}"
-    finally:
-        os.close(fd)
+        with GenericNetlinkSocket() as s:
+            s.bind("netdev", _Netdev)
+            answers = s.nlm_request(message, msg_type=s.prid, msg_flags=flags)
+            return [
+                {key: int.from_bytes(value, sys.byteorder) for key, value in a["attrs"] if isinstance(value, bytes)}
+                for a in answers
+            ]
+    except (NetlinkError, OSError):
+        return []

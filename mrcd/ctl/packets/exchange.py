@@ -6,9 +6,12 @@ to the host that sent it, which has no key of its own, so it has no tag.
 """
 
 import errno
+import os
+import statistics
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from pathlib import Path
 from socket import socket
@@ -16,9 +19,8 @@ from typing import Any
 
 from mrcd.auth.tag import Signer
 from mrcd.ctl.client import understood
-from mrcd.ctl.packets import probe_packet, raw_socket, socket_filter
+from mrcd.ctl.packets import probe_packet, raw_socket
 from mrcd.ctl.packets.probe_packet import Probe
-from mrcd.ctl.packets.tally import Tally
 from mrcd.errors import KernelError
 
 
@@ -86,26 +88,35 @@ class Route:
     reserved: int = 0  # bytes for a longer SRH of the reply
 
 
-class _Plane:
-    """The socket of a plane NIC, or the reason why it cannot send."""
+@dataclass
+class Tally:
+    """The counts of one route, and its round trips in ns."""
 
-    def __init__(self, nic: Nic) -> None:
-        self.nic = nic
-        self.out: socket | None = None
-        self.error: str | None = None if nic.gateway else "no first hop"
-        self.smac = b""
-        if self.error is None:
-            try:
-                self.out = raw_socket.open_socket(nic.interface)
-                self.smac = raw_socket.hardware_address(self.out)
-            except KernelError as e:
-                if e.errno != errno.ENODEV:
-                    raise
-                self.error = "no interface"
+    sent: int = 0
+    duplicates: int = 0
+    send_error: str | None = None  # the last error of a send that failed
+    rtts: list[int] = field(default_factory=list)
 
-    def close(self) -> None:
-        if self.out is not None:
-            self.out.close()
+    @property
+    def lost(self) -> int:
+        """The number of probes without an answer."""
+        return self.sent - len(self.rtts)
+
+    def document(self) -> dict[str, Any]:
+        """Return the document of --json. mdev is the standard deviation, as ping names it."""
+        rtts = self.rtts
+        return {
+            "sent": self.sent,
+            "received": len(rtts),
+            "lost": self.lost,
+            "duplicates": self.duplicates,
+            "loss_ratio": self.lost / self.sent if self.sent else None,
+            "rtt_min_ns": min(rtts, default=None),
+            "rtt_avg_ns": round(statistics.fmean(rtts)) if rtts else None,
+            "rtt_max_ns": max(rtts, default=None),
+            "rtt_mdev_ns": round(statistics.pstdev(rtts)) if rtts else None,
+            "send_error": self.send_error,
+        }
 
 
 class Exchange:
@@ -113,26 +124,27 @@ class Exchange:
 
     def __init__(self, host: LocalHost, planes: Sequence[int]) -> None:
         self._host = host
-        self._planes = {p: _Plane(host.nics[p]) for p in dict.fromkeys(planes)}
-        self._token = raw_socket.random_token()
+        self._token = int.from_bytes(os.urandom(4), "big")
         self._sent: dict[int, tuple[Route, int, int]] = {}  # seq → route, CLOCK_MONOTONIC, CLOCK_REALTIME
         self._answered: set[int] = set()
         self._seq = 0
-        # Replies are captured at the physical NIC, which several VLANs may share.
-        names = {raw_socket.name_of(x.nic.ifindex, x.nic.interface): p for p, x in self._planes.items() if x.out}
-        code = socket_filter.mrc_packets(host.udp_port, probe_packet.DIAGNOSTIC)
-        self._taps = raw_socket.Taps([(p, name) for name, p in names.items()], code)
-        self._signer = Signer(host.pins) if host.pins else None
+        self._sockets: dict[int, socket | str] = {}  # by plane; or why there is none
+        with ExitStack() as stack:
+            for plane in dict.fromkeys(planes):
+                self._sockets[plane] = _opened(host.nics[plane], stack)
+            # Replies are captured at the physical NIC, which several VLANs may share.
+            nics = [host.nics[p] for p, s in self._sockets.items() if not isinstance(s, str)]
+            names = dict.fromkeys(raw_socket.name_of(nic.ifindex, nic.interface) for nic in nics)
+            code = raw_socket.packet_filter(host.udp_port, probe_packet.DIAGNOSTIC)
+            self._taps = stack.enter_context(closing(raw_socket.Taps(names, code)))
+            self._signer = stack.enter_context(closing(Signer(host.pins))) if host.pins else None
+            self._open = stack.pop_all()
 
     def __enter__(self) -> "Exchange":
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._taps.close()
-        if self._signer:
-            self._signer.close()
-        for p in self._planes.values():
-            p.close()
+        self._open.close()
 
     def run(self, routes: Sequence[Route], count: int, interval_s: float, wait_s: float) -> dict[Hashable, Tally]:
         """Send `count` packets per route, `interval_s` apart, then wait at most `wait_s`. Returns counts by route."""
@@ -156,9 +168,9 @@ class Exchange:
             self._collect(tallies, rest)
 
     def _send(self, route: Route, tally: Tally) -> None:
-        plane = self._planes[route.plane]
-        if plane.out is None or plane.nic.gateway is None:
-            tally.send_error = plane.error
+        nic, out = self._host.nics[route.plane], self._sockets[route.plane]
+        if isinstance(out, str):
+            tally.send_error = out
             return
         self._seq += 1
         now = time.monotonic_ns()
@@ -167,9 +179,9 @@ class Exchange:
         frame = probe_packet.build(
             probe,
             route.segments,
-            source=plane.nic.address,
-            smac=plane.smac,
-            dmac=plane.nic.gateway,
+            source=nic.address,
+            smac=out.getsockname()[4][:6],
+            dmac=nic.gateway or b"",
             udp_port=self._host.udp_port,
             size=route.size,
             reserved=route.reserved,
@@ -178,7 +190,7 @@ class Exchange:
         )
         self._sent[self._seq] = route, time.monotonic_ns(), time.time_ns()
         try:
-            plane.out.send(frame)
+            out.send(frame)
         except OSError as e:
             del self._sent[self._seq]
             tally.send_error = "longer than the MTU of the NIC" if e.errno == errno.EMSGSIZE else e.strerror
@@ -186,8 +198,8 @@ class Exchange:
             tally.sent += 1
 
     def _collect(self, tallies: dict[Hashable, Tally], timeout_s: float) -> None:
-        for arrival in self._taps.wait(timeout_s):
-            probe = None if arrival.outgoing else probe_packet.read(arrival.data, self._host.udp_port)
+        for data, arrived_ns in self._taps.wait(timeout_s):
+            probe = probe_packet.read(data, self._host.udp_port)
             if probe is None or probe.token != self._token or probe.kind != probe_packet.REPLY:
                 continue
             found = self._sent.get(probe.seq)
@@ -199,7 +211,7 @@ class Exchange:
                 tally.duplicates += 1
                 continue
             self._answered.add(probe.seq)
-            rtt, most = arrival.ns - sent_real, time.monotonic_ns() - sent
+            rtt, most = arrived_ns - sent_real, time.monotonic_ns() - sent
             tally.rtts.append(rtt if 0 < rtt <= most else most)  # CLOCK_REALTIME may have been set meanwhile
 
     def _is_reply(self, probe: Probe, route: Route) -> bool:
@@ -210,3 +222,15 @@ class Exchange:
         if self._signer is None or route.receiver == self._host.host_id:
             return True
         return self._signer.is_believed(probe.sender, tagged.key_id, tagged.message, tagged.tag)
+
+
+def _opened(nic: Nic, stack: ExitStack) -> socket | str:
+    """Return a socket of a plane NIC that is closed with the stack, or the reason why the NIC cannot send."""
+    if nic.gateway is None:
+        return "no first hop"
+    try:
+        return stack.enter_context(raw_socket.open_socket(nic.interface))
+    except KernelError as e:
+        if e.errno != errno.ENODEV:
+            raise
+        return "no interface"

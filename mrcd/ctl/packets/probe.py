@@ -12,7 +12,7 @@ from typing import Any
 
 from mrcd.ctl.packets import probe_packet
 from mrcd.ctl.packets.exchange import Exchange, LocalHost, Route, local_host
-from mrcd.ctl.terminal.render import Column, fold, microseconds, percent, table, text
+from mrcd.ctl.terminal.render import field, fold, microseconds, percent, table_of
 from mrcd.errors import MachineError, UsageError, no_peer
 from mrcd.versions import SCHEMA_VERSION
 
@@ -115,38 +115,29 @@ def check_sent(doc: Mapping[str, Any]) -> None:
 
 
 RESULTS = (
-    Column("SENT", True, rank=4),
-    Column("RECEIVED", True, rank=3),
-    Column("LOSS %", True),
-    Column("RTT min", True, rank=5),
-    Column("avg", True, rank=1),
-    Column("max", True, rank=6),
-    Column("mdev µs", True, rank=7),
+    field("SENT", "sent", right=True, rank=4),
+    field("RECEIVED", "received", right=True, rank=3),
+    field("LOSS %", "loss_ratio", percent),
+    field("RTT min", "rtt_min_ns", microseconds, rank=5),
+    field("avg", "rtt_avg_ns", microseconds, rank=1),
+    field("max", "rtt_max_ns", microseconds, rank=6),
+    field("mdev µs", lambda d: "0.0" if d["rtt_mdev_ns"] == 0 else microseconds(d["rtt_mdev_ns"]), right=True, rank=7),
 )
-
-
-def counted(doc: Mapping[str, Any]) -> list[str]:
-    """Return the cells below RESULTS."""
-    rtts = [microseconds(doc[f"rtt_{k}_ns"]) for k in ("min", "avg", "max", "mdev")]
-    if doc["received"]:
-        rtts[3] = microseconds(doc["rtt_mdev_ns"]) if doc["rtt_mdev_ns"] else "0.0"
-    return [text(doc["sent"]), text(doc["received"]), percent(doc["loss_ratio"]), *rtts]
 
 
 def lines(doc: Mapping[str, Any], *, colour: bool, width: int | None = None) -> list[str]:
     """Return the document as a table and a summary."""
-    columns = [Column("EV", True), Column("PLANE", True), Column("T1", True, rank=2), Column("STATE")]
-    columns += [*RESULTS, Column("CARRIER", rank=9), Column("", rank=8)]
-    rows = [
-        [*(text(e[k]) for k in ("ev", "plane", "t1", "state")), *counted(e), text(e["carrier"]), _unsent(e)]
-        for e in doc["evs"]
-    ]
+    fields = (
+        field("EV", "ev", right=True),
+        field("PLANE", "plane", right=True),
+        field("T1", "t1", right=True, rank=2),
+        field("STATE", "state"),
+        *RESULTS,
+        field("CARRIER", "carrier", rank=9),
+        field("", lambda e: f"not sent: {e['send_error']}" if e["send_error"] else "", str, rank=8),
+    )
     total = (
         f"{doc['sent']} probes of {doc['size_bytes']} bytes to {doc['peer']}, {doc['received']} answered, "
         f"{percent(doc['loss_ratio'])} % lost"
     )
-    return [*table(columns, rows, colour=colour, width=width), "", *fold(total, width)]
-
-
-def _unsent(doc: Mapping[str, Any]) -> str:
-    return f"not sent: {doc['send_error']}" if doc["send_error"] else ""
+    return [*table_of(fields, doc["evs"], colour=colour, width=width), "", *fold(total, width)]

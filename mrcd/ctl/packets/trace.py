@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
-from mrcd.ctl.packets import delay, diagnosis, faults, probe, probe_packet, raw_socket, trace_probes
+from mrcd.ctl.packets import probe, probe_packet, raw_socket, trace_probes
 from mrcd.ctl.packets.exchange import Exchange, LocalHost, Route, local_host
+from mrcd.ctl.packets.locate import Known, because, known_faults, locate_delay, locate_loss, of_diagnosis
 from mrcd.ctl.packets.trace_probes import Node, TraceProbe
-from mrcd.ctl.terminal.render import Column, fold, table, text
+from mrcd.ctl.terminal.render import field, fold, table_of
 from mrcd.errors import UsageError
+from mrcd.fabric.srv6 import Hop, hops
 from mrcd.versions import SCHEMA_VERSION
 
 Document = dict[str, Any]
@@ -19,15 +21,24 @@ _LEAST_RTTS = 3  # answers, for a least round trip that means something
 _SRH_SEGMENTS = 6  # the programs accept no longer SRH
 
 
-def witness(docs: Sequence[Doc], path: Doc, usids: Sequence[int]) -> Node | None:
+def witness(docs: Sequence[Doc], path: Doc, block: IPv6Network) -> Node | None:
     """Return another T1 of the plane on a path with the same two T0s, a GOOD path if there is one; None without any."""
-    found = []
+    mine, found = _hops(path, block), []
     for doc in docs:
-        other = trace_probes.usids_of([IPv6Address(s) for s in doc["segments"]])
-        alike = doc["plane"] == path["plane"] and len(other) == len(usids) == 4
-        if alike and other[1] != usids[1] and (other[0], *other[2:]) == (usids[0], *usids[2:]):
+        other = _hops(doc, block)
+        alike = doc["plane"] == path["plane"] and len(other) == len(mine) == 4
+        if alike and [h.usid == m.usid for h, m in zip(other, mine, strict=True)] == [True, False, True, True]:
             found.append((doc["state"] != "GOOD", doc["ev"], other[1]))
-    return Node(f"T1 {min(found)[2] & 0x7FF}", min(found)[2]) if found else None
+    return trace_probes.switch(min(found, key=lambda f: f[:2])[2]) if found else None
+
+
+def _hops(path: Doc, block: IPv6Network) -> list[Hop]:
+    return hops([IPv6Address(s) for s in path["segments"]], block)
+
+
+def block_of(local: LocalHost, plane: int) -> IPv6Network:
+    """Return the uSID block of the fabric, from this host's SID."""
+    return IPv6Network((int(local.nics[plane].sid) >> 96 << 96, 32))
 
 
 def plan(local: LocalHost, peer: str, path: Doc, docs: Sequence[Doc]) -> tuple[list[Node], list[TraceProbe]]:
@@ -37,10 +48,10 @@ def plan(local: LocalHost, peer: str, path: Doc, docs: Sequence[Doc]) -> tuple[l
             "with encapsulation ecmp the switches choose the path by a hash, so no packet can be sent back from a hop",
             hint="`mrcctl probe` measures each EV as a whole",
         )
-    usids = trace_probes.usids_of([IPv6Address(s) for s in path["segments"]])
-    own = trace_probes.usids_of([local.nics[path["plane"]].sid])[0]
-    nodes = trace_probes.path_nodes(usids, local.name, own, peer)
-    found = trace_probes.plan(nodes, witness(docs, path, usids))
+    block = block_of(local, path["plane"])
+    own = hops([local.nics[path["plane"]].sid], block)[0].usid or 0
+    nodes = trace_probes.path_nodes(_hops(path, block), local.name, own, peer)
+    found = trace_probes.plan(nodes, witness(docs, path, block))
     if local.encapsulation == "srh":
         found = [t for t in found if t.is_answered or len(t.usids) <= _SRH_SEGMENTS]
     return nodes, found
@@ -48,33 +59,15 @@ def plan(local: LocalHost, peer: str, path: Doc, docs: Sequence[Doc]) -> tuple[l
 
 def routes(local: LocalHost, path: Doc, docs: Sequence[Doc], found: Sequence[TraceProbe], peer_id: int) -> list[Route]:
     """Return the packet to send for each probe."""
-    plane, ev, reserved = path["plane"], path["ev"], probe.reserved_bytes(docs)
-    sid = local.nics[plane].sid
-    block = IPv6Network((int(sid) >> 96 << 96, 32))
+    plane, block, reserved = path["plane"], block_of(local, path["plane"]), probe.reserved_bytes(docs)
+    last = _hops(path, block)[-1].usid or 0
     made = []
-    last = trace_probes.usids_of([IPv6Address(path["segments"][-1])])[-1]
     for t in found:
         usids = [*t.usids, last] if t.is_answered else t.usids
         segments = trace_probes.segments(block, usids, one_each=local.encapsulation == "srh")
         to, what = (peer_id, probe_packet.REQUEST) if t.is_answered else (local.host_id, probe_packet.REPLY)
-        made.append(Route(t.name, plane, what, to, ev, segments, 0, reserved))
+        made.append(Route(t.name, plane, what, to, path["ev"], segments, 0, reserved))
     return made
-
-
-def known_faults(
-    path: Sequence[Node], interface: str, has_carrier: bool | None, peer: Mapping[str, Any]
-) -> list[faults.Known]:
-    """Return what this host knows of its own NIC, and what the peer has said of its NIC in this plane.
-
-    `has_carrier` is None if the interface does not exist; `peer` is its document of GET /v1/peers.
-    """
-    found = []
-    if not has_carrier:
-        why = "does not exist" if has_carrier is None else "has no carrier"
-        found.append(faults.nic(path, far=False, text=f"this host's {interface} {why}"))
-    if peer["reachable"] and faults.plane_of(path) not in peer["linked_planes"]:
-        found.append(faults.nic(path, far=True, text=f"{path[-1].name} says that it has no link in this plane"))
-    return found
 
 
 def failed_evs(docs: Sequence[Doc], peer: str) -> list[int]:
@@ -104,7 +97,7 @@ def run(
         has_carrier = raw_socket.has_carrier(nic.interface)
     of_peer = next(p for p in peers if p["peer"] == peer)
     known = known_faults(nodes, nic.interface, has_carrier, of_peer)
-    known += faults.of_diagnosis(nodes, status.get("diagnosis") or ())
+    known += of_diagnosis(nodes, status.get("diagnosis") or ())
     results = {r.key: tallies[r.key].document() for r in sending}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -122,28 +115,26 @@ def judged(
     found: Sequence[TraceProbe],
     sending: Sequence[Route],
     results: Mapping[Any, Document],
-    known: Sequence[faults.Known],
+    known: Sequence[Known],
 ) -> Document:
     """Return the part of the document that follows from the probes: their results by route, and the verdict."""
     counts = {t.name: (results[t.name]["sent"], results[t.name]["lost"]) for t in found}
-    verdict = diagnosis.diagnose(nodes, found, counts, known)
+    loss = locate_loss(nodes, found, counts, known)
     rtts = {t.name: results[t.name]["rtt_min_ns"] for t in found if results[t.name]["received"] >= _LEAST_RTTS}
-    slow = None if verdict.failing else delay.locate(nodes, found, rtts)
+    slow = None if loss.failing else locate_delay(nodes, found, rtts)
+    verdict = slow or loss
     slow_parts = slow.suspects[0].parts if slow and slow.suspects else frozenset()
     error = next((r["send_error"] for r in results.values() if r["send_error"] and not r["sent"]), None)
     targets, text, is_broken = verdict.targets, verdict.text, verdict.on_path
     if error and known:
-        targets, text, is_broken = (known[0].target,), diagnosis.because(nodes, known[0]), True
+        targets, text, is_broken = (known[0].target,), because(nodes, known[0]), True
     elif error:
         text = f"nothing was sent: {error}"
-    elif slow:
-        text = delay.verdict(nodes, slow)
-        targets = tuple(dict.fromkeys(fault.target for fault in slow.suspects))
     rows = [
         {
             "name": t.name,
             "hop": i + 1 if t.is_hop else None,
-            "ok": results[t.name]["sent"] > 0 and t.name not in verdict.failing,
+            "ok": results[t.name]["sent"] > 0 and t.name not in loss.failing,
             "slow": not slow_parts.isdisjoint(t.passes),
         }
         | {"segments": [str(s) for s in r.segments]}
@@ -153,12 +144,12 @@ def judged(
     return {
         "hops": [r for r in rows if r["hop"] is not None],
         "checks": [{k: v for k, v in r.items() if k != "hop"} for r in rows if r["hop"] is None],
-        "first_failing_hop": verdict.first,
-        "suspects": [fault.name for fault in slow.suspects] if slow else list(verdict.suspects),
+        "first_failing_hop": loss.first,
+        "suspects": [fault.name for fault in verdict.suspects],
         "targets": list(targets),
-        "on_path": verdict.on_path,
-        "extra_delay_ns": round(slow.extra_ns) if slow else None,
-        "broken": is_broken or bool(slow and delay.is_on_path(nodes, slow)),
+        "on_path": loss.on_path,
+        "extra_delay_ns": round(slow.extra_ns or 0) if slow else None,
+        "broken": is_broken,
         "verdict": text,
     }
 
@@ -200,12 +191,14 @@ def lines(doc: Mapping[str, Any], *, colour: bool, width: int | None = None) -> 
     """Return the document as a table of hops and cross-checks, and the verdict."""
     head = f"{doc['host']} → {doc['peer']} on EV {doc['ev']} (plane {doc['plane']}"
     head += f", T1 {doc['t1']}), {doc['state']}" if doc["t1"] is not None else f"), {doc['state']}"
-    columns = [Column("HOP", True), Column(""), *probe.RESULTS, Column("NAME"), Column("SEGMENTS", rank=9)]
-    rows = [
-        [text(r.get("hop")), _mark(r), *probe.counted(r), r["name"], " ".join(r["segments"])]
-        for r in [*doc["hops"], *doc["checks"]]
-    ]
-    hops = table(columns, rows, colour=colour, width=width)
+    fields = (
+        field("HOP", "hop", right=True),
+        field("", lambda r: "!!" if not r["ok"] else "slow" if r["slow"] else "", str),
+        *probe.RESULTS,
+        field("NAME", "name"),
+        field("SEGMENTS", lambda r: " ".join(r["segments"]), rank=9),
+    )
+    hops = table_of(fields, [*doc["hops"], *doc["checks"]], colour=colour, width=width)
     return [*fold(head, width), "", *hops, "", *fold(doc["verdict"], width)]
 
 
@@ -223,7 +216,3 @@ def merged_lines(doc: Mapping[str, Any], *, colour: bool, width: int | None = No
     left = doc["failed_evs"] - len(doc["traces"])
     out += fold(f"{left} more EVs have failed, and were not traced", width) if left else []
     return [*out, *fold(f"`mrcctl trace {doc['peer']} --ev {doc['traces'][0]['ev']}` shows the hops", width)]
-
-
-def _mark(row: Mapping[str, Any]) -> str:
-    return "!!" if not row["ok"] else "slow" if row["slow"] else ""

@@ -7,7 +7,7 @@ trip of a loopback probe are those of the switches' data planes. The far host is
 request.
 
 Loopback probes that go out through one T1 and return through another distinguish the two directions of a link, and a
-switch from its links: each passes a known set of links and switches (diagnosis.py).
+switch from its links: each passes a known set of links and switches (locate.py).
 """
 
 import itertools
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
 
 from mrcd.errors import UsageError
+from mrcd.fabric.srv6 import Hop
 from mrcd.fabric.topology import carrier
 
 PER_CARRIER = 6  # uSIDs
-T0, T1, HOST, _LOCAL = 1, 2, 3, 7  # the first bits of a uSID (mrcd/fabric/topology.py)
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Node:
     """A node of a path. `usid` is None for the far host, which no loopback probe passes."""
 
     name: str
-    usid: int | None
+    target: str  # as `mrcctl deny` takes it
+    usid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,42 +61,28 @@ def link(a: Node, b: Node) -> str:
     return f"{a.name} → {b.name}"
 
 
-def usids_of(segments: Sequence[IPv6Address], block_bits: int = 32) -> list[int]:
-    """Return the uSIDs of a path's segments in travel order."""
-    found = []
-    for s in segments:
-        rest = int(s) & ((1 << (128 - block_bits)) - 1)
-        for shift in range(128 - block_bits - 16, -1, -16):
-            usid = rest >> shift & 0xFFFF
-            if not usid:
-                break
-            found.append(usid)
-    return found
-
-
-def kind(usid: int) -> int:
-    """Return the kind of a uSID by its first bits: 1 T0, 2 T1, 3 host, 7 a function of the node itself."""
-    return _LOCAL if usid >> 13 == _LOCAL else usid >> 14
-
-
 def segments(block: IPv6Network, usids: Sequence[int], *, one_each: bool) -> tuple[IPv6Address, ...]:
     """Return the fewest carriers for the uSIDs; with `one_each` a segment per uSID, for switches without carriers."""
     size = 1 if one_each else PER_CARRIER
     return tuple(carrier(block, list(usids[i : i + size])) for i in range(0, len(usids), size))
 
 
-def path_nodes(usids: Sequence[int], me: str, own_usid: int, peer: str) -> list[Node]:
+def switch(hop: Hop) -> Node:
+    """Return the node of a T0 or a T1."""
+    return Node(f"{hop.kind.upper()} {hop.number}", f"{hop.kind}:{hop.plane}:{hop.number}", hop.usid)
+
+
+def path_nodes(hops: Sequence[Hop], me: str, own_usid: int, peer: str) -> list[Node]:
     """Return the nodes of a path, from this host to the peer. Raises UsageError unless it is T0 [· T1 · T0] · host."""
-    kinds = [kind(u) for u in usids]
-    if kinds not in ([T0, HOST], [T0, T1, T0, HOST]):
+    if [h.kind for h in hops] not in (["t0", "host"], ["t0", "t1", "t0", "host"]):
         raise UsageError(
             "trace supports paths of the form T0 · T1 · T0 · host only, and this path is "
-            + (" · ".join(f"{u:04x}" for u in usids) or "no uSIDs"),
+            + (" · ".join(str(h.destination) if h.usid is None else f"{h.usid:04x}" for h in hops) or "no uSIDs"),
             hint="`mrcctl probe` measures any path as a whole",
         )
-    names = [f"{'T0' if k == T0 else 'T1'} {u & 0x7FF}" for k, u in zip(kinds, usids, strict=True)][:-1]
-    switches = [Node(n, u) for n, u in zip(names, usids, strict=False)]
-    return [Node(me, own_usid), *switches, Node(peer, None)]
+    plane = hops[0].plane
+    own, far = Node(me, f"nic:{me}:{plane}", own_usid), Node(peer, f"nic:{peer}:{plane}")
+    return [own, *map(switch, hops[:-1]), far]
 
 
 def plan(path: Sequence[Node], witness: Node | None) -> list[TraceProbe]:

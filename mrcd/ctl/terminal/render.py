@@ -4,8 +4,9 @@
 Numbers are rounded only here; `--json` prints them exactly.
 """
 
+import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,26 +218,14 @@ def paint(cell: str, colour: bool) -> str:
 
 def cut(line: str, columns: int) -> str:
     """Return a line cut to `columns` characters, with … at the cut. Colour codes count as zero width."""
-    width, out = columns, []
-    for code, text in _parts(line):
-        if code:
-            out.append(code)
-        elif len(text) > width:
-            out.append(text[: max(0, width - 1)] + "…" if width else "")
-            width = 0
+    left, out = columns, []
+    for part in re.split(r"(\033\[[0-9;]*m)", line):
+        if part.startswith("\033"):
+            out.append(part)
+        elif len(part) > left:
+            out.append(part[: max(0, left - 1)] + "…" if left else "")
+            left = 0
         else:
-            out.append(text)
-            width -= len(text)
+            out.append(part)
+            left -= len(part)
     return "".join(out)
-
-
-def _parts(line: str) -> Iterator[tuple[str, str]]:
-    """Yield (colour code, "") and ("", text) in order."""
-    while line:
-        before, escape, rest = line.partition("\033[")
-        if before:
-            yield "", before
-        if not escape:
-            return
-        code, m, line = rest.partition("m")
-        yield f"\033[{code}{m}", ""

@@ -32,9 +32,8 @@ from labkit.bench.scale import part as scale
 from labkit.bench.without_daemons import part as without_daemons
 from labkit.cluster.observe import Document
 from labkit.places import REPOSITORY
-from mrcd.ctl.examine.kernel import idle
+from mrcd.ctl.examine import checks
 from mrcd.ctl.examine.machine import Machine
-from mrcd.ctl.examine.result import Context
 from mrcd.errors import UsageError
 
 SCHEMA_VERSION = 1
@@ -238,7 +237,7 @@ def _machine() -> Document:
     return {
         "cpus": os.cpu_count(),
         "kernel": platform.release(),
-        "idle": idle(Context(Machine())).evidence,
+        "idle": checks.run("kernel.idle", checks.Context(Machine())).evidence,
         "busy_ratio_before": cpu.read().since(before).busy_ratio,
     }
 
