@@ -249,7 +249,7 @@ def of_cause(**other: str) -> list[Known]:
         ({"h1"}, of_cause(confidence="ambiguous") + of_cause(severity="ok"), f"{ALONE}one of nic:h1:1 (T0 1 → h1"),
         (set(), NO_LINK, "every hop answers"),
     ],
-    ids=str,
+    ids=range(8),
 )
 def test_what_the_hosts_know_of_their_nics_is_named_alone(broken: set[str], known: list[Known], text: str) -> None:
     assert locate_loss(PATH, FOUND, lose(broken), known).text.startswith(text)
