@@ -90,7 +90,8 @@ test: $(if $(PYTEST_ARGS),set-up,lint) ## lint and all tests; PYTEST_ARGS="tests
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test test-training test-deb test-kernels test-nics ## all tests, all kernels and cards, long fuzzing, all benches (hours)
+test-all: test test-training test-deb test-kernels test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
+	@$(PYTHON) -m pytest --all-faults tests/lab/test_diagnosis.py tests/lab/test_alertmanager.py
 	@$(MAKE) test-model MODEL_PACKETS=1000000
 	@$(MAKE) fuzz FUZZ_SECONDS=600
 	@$(MAKE) fuzz-planted bench
