@@ -193,7 +193,7 @@ class Daemon:
         if before:
             # The plan before may be put in force again, as it is now.
             before.secrets, before.erased, before.replaced_hosts = self.keyring.wanted, write_tables.Erased(), set()
-            monitor.follow(before.monitor, replaced_hosts)
+            monitor.take_over(before.monitor, replaced_hosts)
             self._both = tables, before.tables
         peers = {p.host.id: p for p in plan.peers}
         return Setup(plan, dataplane, tables, secrets, view, monitor, peers, replaced_hosts)
@@ -226,7 +226,7 @@ class Daemon:
                 await asyncio.sleep(0)
         self._follow_keys(anew=True)
         dataplane.set_prefixes(write_tables.prefixes(plan))
-        self.links.follow(plan)
+        self.links.use_plan(plan)
 
     async def _deny_paths(self, _: Setup | None, after: Setup) -> None:
         await self.denials.use_paths(after.plan, after.tables, after.monitor)
@@ -237,7 +237,7 @@ class Daemon:
         if shrinks:  # peers still send longer packets, which the veth would drop on the way through GRO
             for tables in self._both:
                 tables.node["merge_ifindex"] = 0
-        self.nics.follow(after.plan)
+        self.nics.use_plan(after.plan)
         await self._reconcile(merging=not shrinks)
         if before:
             await self.nics.remove_addresses(set(before.plan.interfaces) - set(after.plan.interfaces))
@@ -432,7 +432,7 @@ class Daemon:
         """Follow links, neighbours and peers' usable EVs; keep the routes."""
         watching = asyncio.create_task(self._watch.watch(self.netlink, lambda: self.nics, self._lose))
         try:
-            await self._watch.follow(lambda: self.nics, self._reconcile_links, self._write_changed_routes)
+            await self._watch.reconcile_forever(lambda: self.nics, self._reconcile_links, self._write_changed_routes)
         finally:
             watching.cancel()
 

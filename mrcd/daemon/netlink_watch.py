@@ -63,7 +63,7 @@ class NetlinkWatch:
                 log.exception("watching links anew")
             await asyncio.sleep(_WATCH_AGAIN_S)
 
-    async def follow(
+    async def reconcile_forever(
         self,
         nics: Callable[[], Nics],
         reconcile: Callable[[], Awaitable[None]],
@@ -73,10 +73,10 @@ class NetlinkWatch:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if not await self._follow_once(nics(), reconcile, write_changed):
+            if not await self._reconcile_once(nics(), reconcile, write_changed):
                 await asyncio.sleep(_BURST_S)
 
-    async def _follow_once(
+    async def _reconcile_once(
         self, nics: Nics, reconcile: Callable[[], Awaitable[None]], write_changed: Callable[[], Awaitable[bool]]
     ) -> bool:
         """Returns whether there is more to do at once."""

@@ -142,6 +142,6 @@ class Monitor:
         self._tables.watches["due_ns"][self._rows] = 0
         self._work_now()
 
-    def follow(self, before: "Monitor", replaced_hosts: AbstractSet[int]) -> None:
+    def take_over(self, before: "Monitor", replaced_hosts: AbstractSet[int]) -> None:
         """Takes over what the monitor of an earlier plan knew of the peers, except of `replaced_hosts`."""
-        self.peerwatch.follow(before.peerwatch, replaced_hosts)
+        self.peerwatch.take_over(before.peerwatch, replaced_hosts)

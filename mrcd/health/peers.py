@@ -39,7 +39,7 @@ class PeerWatch:
         self._steady_ns = np.zeros(n, np.int64)  # time of the last change of a peer's usable EVs
         self._started = time.monotonic()
 
-    def follow(self, before: "PeerWatch", replaced_hosts: AbstractSet[int] = frozenset()) -> None:
+    def take_over(self, before: "PeerWatch", replaced_hosts: AbstractSet[int] = frozenset()) -> None:
         """Takes over what was known of the peers under an earlier plan, except of `replaced_hosts`."""
         self._started = before._started  # noqa: SLF001 - the same class
         heads, heard = before._known_heads, before._known_heard  # noqa: SLF001 - the same class

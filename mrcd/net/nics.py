@@ -45,7 +45,7 @@ class Nics:
         self._without_link_local: set[int] = set()  # ifindexes
         self._former_addresses: set[str] = set()  # of this host in earlier plans
 
-    def follow(self, plan: Plan) -> None:
+    def use_plan(self, plan: Plan) -> None:
         """Adopts another plan, which the next reconcile() applies."""
         self._former_addresses |= own_addresses(self.plan)
         self._former_addresses -= own_addresses(plan)

@@ -8,7 +8,7 @@ import numpy as np
 
 from mrcd.fabric import links
 from mrcd.fabric.topology import Plan
-from mrcd.health.links.judge import Counts, State, direction, grid, own_ratio, read
+from mrcd.health.links.verdicts import Counts, State, direction, grid, own_ratio, read
 from mrcd.health.links.watch import WINDOW_S, Verdicts, target
 from mrcd.kernel.columns import Columns
 from mrcd.kernel.enums import EvState

@@ -138,7 +138,7 @@ def test_events_during_a_first_hop_lookup_are_not_lost(monkeypatch: pytest.Monke
         monkeypatch.setattr("mrcd.daemon.netlink_watch.log.error", fail)
         tasks = [
             asyncio.create_task(watch.watch(netlink, lambda: nics, print)),
-            asyncio.create_task(watch.follow(lambda: nics, reconcile, cast(Any, None))),
+            asyncio.create_task(watch.reconcile_forever(lambda: nics, reconcile, cast(Any, None))),
         ]
         await asyncio.wait_for(failed.wait(), 10)
         for task in tasks:
@@ -195,7 +195,7 @@ def test_only_first_hops_that_have_changed_are_looked_up(
         await asyncio.wait_for(noted.wait(), 10)
         if looking:
             lock.release()
-        tasks.append(asyncio.create_task(watch.follow(lambda: host.nics, reconcile, write_changed)))
+        tasks.append(asyncio.create_task(watch.reconcile_forever(lambda: host.nics, reconcile, write_changed)))
         for _ in range(10):
             await asyncio.sleep(0)
         for task in tasks:

@@ -16,7 +16,7 @@ from mrcd.ctl.phrases import sentence
 from mrcd.fabric import links
 from mrcd.fabric.links import number
 from mrcd.health.events import EventLog
-from mrcd.health.links.judge import Counts, State
+from mrcd.health.links.verdicts import Counts, State
 from mrcd.health.links.watch import LinkWatch, Verdicts
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
@@ -133,7 +133,7 @@ def test_a_nic_without_a_link_has_no_direction() -> None:
 
 def test_a_watch_judges_the_tables_once_a_second() -> None:
     host, watch = Links(), LinkWatch(EventLog())
-    watch.follow(host.plan)
+    watch.use_plan(host.plan)
     for second in range(4):
         host.links["sent"] += 10
         host.links["received"] += 10

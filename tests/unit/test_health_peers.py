@@ -81,7 +81,7 @@ def test_a_new_plan_reports_nothing_again() -> None:
     w.arrays.watches["silent"][1] = 1
     w.watch.silent = {1}
     before, w.watch = w.watch, w.another()
-    w.watch.follow(before)
+    w.watch.take_over(before)
     told = len(w.said())
     assert (w.look(), w.watch.silent) == ([], {1})
     assert len(w.said()) == told

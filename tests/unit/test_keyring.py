@@ -36,9 +36,9 @@ class Host:
 
     def use(self, mode: AuthMode, *secrets: Secret, anew: bool = False) -> None:
         self.ring.use(mode, secrets)
-        self.follow(anew=anew)
+        self.update(anew=anew)
 
-    def follow(self, *, anew: bool = False) -> None:
+    def update(self, *, anew: bool = False) -> None:
         """Follows as the daemon does: only if there is news."""
         if anew or self.ring.has_news(self.peers):
             self.ring.update(self.auths, self.peers, ROWS, anew=anew)
@@ -95,7 +95,7 @@ def test_a_new_secret_is_used_when_both_have_it_in_any_order(order: tuple[str, .
             host.use(AuthMode.REQUIRED, A, B)
         else:
             host.tell(1 if step == "first" else 2, 1, 2)
-        host.follow()
+        host.update()
         for row, name in ((1, "first"), (2, "second")):
             assert host.sends_with(row) == (2 if {"mine", name} <= have else 1)
     assert host.accepted() == {1, 2}
@@ -143,7 +143,7 @@ def test_secrets_are_rotated(clock: list[float], rows: list[Row]) -> None:
             assert host.auths["mode"][1] == (AuthMode.REQUIRED if secrets else AuthMode.OFF)
         if told:
             host.tell(1, *told)
-        host.follow()
+        host.update()
         assert [host.accepted(), host.sends_with(1), host.ring.settled] == wanted, f"row {number}"
 
 
@@ -161,7 +161,7 @@ def test_other_rows_lose_their_keys() -> None:
     host.use(AuthMode.REQUIRED, A)
     host.auths[3] = host.auths[1]
     host.auths["clock_ns"][1] = 5
-    host.follow(anew=True)
+    host.update(anew=True)
     assert not host.auths[3].tobytes().strip(b"\0")
     assert host.auths["clock_ns"][1] == 5
     assert host.sends_with(1) == 1
@@ -183,9 +183,9 @@ def test_a_restart_does_not_move_the_keys_in_use(clock: list[float]) -> None:
     host.tell(1, 1, 2)
     host.use(AuthMode.REQUIRED, B, C)
     clock[0] += 1
-    host.follow()
+    host.update()
     host.tell(1, 2, 3)
-    host.follow()
+    host.update()
     before = host.auths.copy()
     assert before["tx_id"][1, :2].tolist() == [3, 2]  # another order than that of the file
     restarted(host, AuthMode.REQUIRED, B, C)
@@ -198,11 +198,11 @@ def test_a_secret_that_left_the_file_while_no_daemon_ran_is_not_accepted(clock: 
     for kept in (A, B):
         host.use(AuthMode.REQUIRED, A, B)
         host.tell(1, 1, 2)
-        host.follow()
+        host.update()
         restarted(host, AuthMode.REQUIRED, kept)
         assert (host.sends_with(1), host.ring.settled) == (kept.key_id, False)
         clock[0] += 1
-        host.follow()
+        host.update()
         assert (host.accepted(), host.sends_with(1), host.ring.settled) == ({kept.key_id}, kept.key_id, True)
 
 
@@ -212,7 +212,7 @@ def test_a_secret_that_has_another_value_since_the_restart_is_replaced(clock: li
     other = secrets_file.new(1)
     restarted(host, AuthMode.REQUIRED, other)
     clock[0] += 1
-    host.follow()
+    host.update()
     assert host.accepted() == {1}
     slot = host.auths["rx_id"][1].tolist().index(1)
     assert (host.auths["rx_key"][1, slot] == as_words(pair_key(other.secret, 1, 0))).all()
@@ -292,12 +292,12 @@ def test_there_is_news_until_all_keys_are_as_wanted(clock: list[float]) -> None:
     assert not host.ring.has_news(host.peers)
     host.tell(1, 1, 2)
     assert host.ring.has_news(host.peers)
-    host.follow()
+    host.update()
     assert not host.ring.has_news(host.peers)
     host.use(AuthMode.REQUIRED, B)
     assert host.ring.has_news(host.peers), "the former secret is to be forgotten"
     clock[0] += 1
-    host.follow()
+    host.update()
     assert not host.ring.has_news(host.peers)
     host.ring.use(AuthMode.PERMISSIVE, (B,))
     assert host.ring.has_news(host.peers)
@@ -338,7 +338,7 @@ def test_the_signer_reads_the_sending_key(signed: tuple[Host, Signer]) -> None:
     """Its offsets are those of struct mrc_auth."""
     host, signer = signed
     host.tell(1, 1, 2)
-    host.follow()
+    host.update()
     assert signer.key(1) == (2, pair_key(B.secret, 0, 1))
     assert signer.key(2) == (1, pair_key(A.secret, 0, 2))
     assert signer.key(3) == signer.key(9) == (0, b"")
@@ -429,12 +429,12 @@ def test_each_peer_gets_the_newest_secret_that_both_have(clock: list[float]) -> 
     host.use(AuthMode.REQUIRED, CLUSTER, NEWER)
     assert (host.sends_with(1), host.sends_with(2)) == (1, 1)
     host.tell(2, 1, 2)
-    host.follow()
+    host.update()
     assert (host.sends_with(1), host.sends_with(2)) == (1, 2)
     host.tell(1, 2)
     host.use(AuthMode.REQUIRED, NEWER)
     clock[0] += 1
-    host.follow()
+    host.update()
     assert (host.sends_with(1), host.sends_with(2), host.accepted(1), host.accepted(2)) == (2, 2, {2}, {2})
 
 
@@ -448,7 +448,7 @@ def test_a_pair_is_added_and_the_others_send_on(clock: list[float], held: tuple[
     host.use(AuthMode.REQUIRED, *before)
     host.ring.use(AuthMode.REQUIRED, held)
     for _ in range(5):
-        host.follow()
+        host.update()
         assert host.sends_with(2) == newest
         assert keys_of(host, 2, newest) == derived(held[-1].of(2), 2)
         clock[0] += 0.5
@@ -464,7 +464,7 @@ def test_a_changed_secret_of_a_pair_is_another_secret(clock: list[float]) -> Non
     host.use(AuthMode.REQUIRED, other)
     assert (host.ring.settled, host.auths["rx_id"][1, :2].tolist()) == (False, [1, 1])
     clock[0] += 1
-    host.follow()
+    host.update()
     assert host.ring.settled
     assert [keys_of(host, row, 1) for row in (1, 2)] == [derived(T1, 1), derived(S2, 2)]
 
@@ -506,6 +506,6 @@ def test_a_restart_replaces_secrets_of_which_none_has_stayed(clock: list[float])
     restarted(host, AuthMode.REQUIRED, Secret(1, b"", {1: T1, 2: T2}))
     assert not host.ring.settled
     clock[0] += 1
-    host.follow()
+    host.update()
     assert [keys_of(host, row, 1) for row in (1, 2)] == [derived(T1, 1), derived(T2, 2)]
     assert (host.auths["tx_id"][1, : abi.KEY_IDS] != 0).sum() == 1

@@ -10,7 +10,7 @@ from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.fabric import links, topology
 from mrcd.health.events import EventLog
-from mrcd.health.links.judge import State, direction, grid, read
+from mrcd.health.links.verdicts import State, direction, grid, read
 from mrcd.health.links.watch import LinkWatch, pace
 from mrcd.kernel import abi
 from tests.cluster_files import host
@@ -86,7 +86,7 @@ def test_all_t1s_take_turns(t1s: int, idle_probes: int) -> None:
         sent.append((first, count))
         return count
 
-    watch.follow(plan_of(t1s, idle_probes=idle_probes))
+    watch.use_plan(plan_of(t1s, idle_probes=idle_probes))
     steps = max(1, -(-t1s // max(1, watch.pace.t1s)))
     for _ in range(steps):
         watch.probe(send)
@@ -108,7 +108,7 @@ class Fabric:
         self.loss = np.zeros(self.records.shape)
         self.events = EventLog()
         self.watch = LinkWatch(self.events)
-        self.watch.follow(self.plan)
+        self.watch.use_plan(self.plan)
         self.chance = np.random.default_rng(1)
         self.now, self.mask, self.is_probed = 1000 * S, (1 << PLANES) - 1, True
 
@@ -306,9 +306,9 @@ def test_the_watch_keeps_what_it_knows_if_a_new_plan_has_the_same_links() -> Non
     f = Fabric()
     f.loss[1, 1] = 1
     f.run(5)
-    f.watch.follow(plan_of())
+    f.watch.use_plan(plan_of())
     assert f.bad == {(1, 1): DEAD}
-    f.watch.follow(plan_of(t1s=5))
+    f.watch.use_plan(plan_of(t1s=5))
     assert f.watch.verdicts is None
 
 

@@ -22,7 +22,7 @@ from mrcd.fabric import topology
 from mrcd.fleet.keys import FleetFile
 from mrcd.fleet.source import FileSource, Loaded
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Share
-from mrcd.health.links.judge import Counts, State
+from mrcd.health.links.verdicts import Counts, State
 from mrcd.health.links.watch import LinkWatch, Verdicts
 from mrcd.kernel import abi, enums, pinned
 from mrcd.kernel.enums import EvState, Histogram, Reason

@@ -324,7 +324,7 @@ def test_a_new_plan_keeps_the_state_of_peers() -> None:
     b = Bench()
     b.monitor.peerwatch.silent = {1, 2}
     before, b.monitor = b.monitor, b.another()
-    b.monitor.follow(before, {2})
+    b.monitor.take_over(before, {2})
     assert b.monitor.peerwatch.silent == {1}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from mrcd.health.links.judge import State
+from mrcd.health.links.verdicts import State
 
 MOST_LINK_SERIES = 32
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mrcd.health.diagnosis.cover import Element, Place
 from mrcd.health.diagnosis.facts import Facts
-from mrcd.health.diagnosis.words import Nature, since_ns, target
+from mrcd.health.diagnosis.sentences import Nature, since_ns, target
 
 _AFTER_NS = 500_000_000  # the median EV has failed: others fail until then
 UNANSWERED = 5

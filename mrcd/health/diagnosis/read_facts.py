@@ -16,7 +16,7 @@ from mrcd.fabric.paths import NO_T1
 from mrcd.fabric.topology import Plan
 from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, OwnPlane, Verdict
 from mrcd.health.diagnosis.memory import Memory
-from mrcd.health.links.judge import grid
+from mrcd.health.links.verdicts import grid
 from mrcd.health.probe_pace import unreachable_ns
 from mrcd.kernel.abi import STATUS_DETACHED
 from mrcd.kernel.columns import Columns

@@ -17,7 +17,7 @@ from mrcd.health.diagnosis.by_links import narrowed
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity, Share
 from mrcd.health.diagnosis.cover import Cover, Element, Place, is_full
 from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Bools, Facts, Ints, OwnPlane, Verdict
-from mrcd.health.diagnosis.words import Nature, cause, share, since_ns
+from mrcd.health.diagnosis.sentences import Nature, cause, share, since_ns
 from mrcd.net.link_state import LinkState
 
 _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.OK: 2}

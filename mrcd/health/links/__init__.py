@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Watches this host's own links by link probes: paces them, judges their counts, and logs changes.
 
-judge.py decides (pure); watch.py keeps what the counts were, and logs events. bpf/link_probe.h sends and counts.
+verdicts.py decides (pure); watch.py keeps what the counts were, and logs events. bpf/link_probe.h sends and counts.
 """

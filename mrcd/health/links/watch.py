@@ -14,7 +14,7 @@ from mrcd.errors import MrcdError
 from mrcd.fabric import links
 from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
-from mrcd.health.links.judge import (
+from mrcd.health.links.verdicts import (
     KNOWN_PROBES,
     Counts,
     History,
@@ -77,7 +77,7 @@ class LinkWatch:
         self._carriers: list[links.Link] = []
         self._judged_s = 0.0
 
-    def follow(self, plan: Plan) -> None:
+    def use_plan(self, plan: Plan) -> None:
         """Watches the links of this plan. What is known is kept if they are the same as before."""
         c = plan.config.cluster
         self._plan, self.pace = plan, pace(plan.config.health.idle_probes, c.planes, c.t1s)
@@ -129,7 +129,7 @@ class LinkWatch:
         previous = self._samples[-1][1] if self._samples else m.counts
         if (m.received < self._received).any():  # the tables are new
             self._carriers = []
-            self.follow(self._plan)
+            self.use_plan(self._plan)
             previous = m.counts
         self._received = m.received
         before = self.verdicts or Verdicts(np.zeros(m.counts.lost.shape, np.int8), np.zeros_like(m.rx_ns), m.counts)
