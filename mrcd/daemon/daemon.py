@@ -224,7 +224,7 @@ class Daemon:
         for n, _ in enumerate(dataplane.take_over(tables, after.replaced_hosts)):
             if n % AT_ONCE == 0:
                 await asyncio.sleep(0)
-        self._follow_keys(anew=True)
+        self._update_keys(anew=True)
         dataplane.set_prefixes(write_tables.prefixes(plan))
         self.links.use_plan(plan)
 
@@ -389,7 +389,7 @@ class Daemon:
         """Have packets authenticated as `plan` says, by these secrets, from the next moment on."""
         self.keyring.use(enums.AuthMode[plan.config.auth.mode.upper()], secrets)
 
-    def _follow_keys(self, *, anew: bool = False) -> None:
+    def _update_keys(self, *, anew: bool = False) -> None:
         if not anew and not self.keyring.has_news(self.tables.peers):
             return
         rows = np.fromiter(self.peers, np.int64)
@@ -399,7 +399,7 @@ class Daemon:
     async def _watch_keys(self) -> None:
         while True:
             if self._adopted.is_set():
-                self._follow_keys()
+                self._update_keys()
             await asyncio.sleep(_KEYS_S)
 
     # ---- diagnosis ----

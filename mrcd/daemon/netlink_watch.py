@@ -26,7 +26,7 @@ class NetlinkWatch:
         self._retry: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
-        """Have `follow` reconcile again: a row was marked."""
+        """Have `reconcile_forever` reconcile again: a row was marked."""
         self._wake.set()
 
     def look_again(self) -> None:

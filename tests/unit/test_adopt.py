@@ -90,7 +90,7 @@ class Interfaces:
         self.ports = {p: Port(p, nic, nic) for p, nic in enumerate(nics)}
         self.macs = dict.fromkeys((10, 11), "02:00:00:00:00:02")
 
-    def follow(self, plan: Plan) -> None:
+    def use_plan(self, plan: Plan) -> None:
         self.plan = plan
 
     async def reconcile(self) -> None:
