@@ -54,7 +54,7 @@ _KEYS_S = 0.1  # between two looks at the keys that the peers accept
 
 @dataclass
 class Setup:
-    """What is in force together: a plan, the programs loaded for it, their tables, and what reads these."""
+    """A plan with the programs loaded for it, their tables, and the objects that read the tables."""
 
     plan: Plan
     dataplane: Dataplane

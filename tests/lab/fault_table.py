@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +19,7 @@ from labkit.cluster import observe, processes
 from labkit.cluster.api import Lab
 from labkit.cluster.fabric import PortRef
 from labkit.cluster.observe import Document
-from labkit.cluster.patience import patience
+from labkit.cluster.patience import wait_for
 from labkit.faults import cables
 from mrcd.auth import secrets_file
 from mrcd.errors import MachineError, MrcdError
@@ -30,7 +29,7 @@ HOSTS = tuple(f"h{i}" for i in range(LAB["hosts"]))
 RATE = 400  # packets per second from each host to each other one
 QUICK_S, GREY_S = 60.0, 120.0  # wide: a test ends as soon as the hosts name the fault
 POLL_S = 0.4
-_WELL_S = patience(240.0)  # a grey loss is remembered for a minute
+_WELL_S = 240.0  # a grey loss is remembered for a minute
 
 Change = Callable[[Lab], object]
 Alerts = Mapping[str, tuple[str, ...]]
@@ -424,19 +423,21 @@ def diagnoses(lab: Lab, hosts: Sequence[str]) -> dict[str, list[Document]]:
 
 def wait_until_well(lab: Lab) -> float:
     """Waits until no host names anything. Returns the seconds. Raises MachineError."""
-    began = time.monotonic()
-    while True:
+    left: list[str] = []
+
+    def is_well() -> bool:
         try:
-            found: Diagnoses = diagnoses(lab, HOSTS)
+            left[:] = wrong((), diagnoses(lab, HOSTS)) or [
+                f"{h}: EVs are not GOOD" for h in HOSTS if not _is_good(lab, h)
+            ]
         except MrcdError:  # a daemon that starts
-            found = {"": [{"cause": "unknown", "target": "?", "severity": "warning", "or_targets": []}]}
-        left = wrong((), found)
-        took = time.monotonic() - began
-        if not left and all(_is_good(lab, h) for h in HOSTS):
-            return took
-        if took > _WELL_S:
-            raise MachineError(f"not well again after {took:.0f} s: {', '.join(left[:3]) or 'EVs are not GOOD'}")
-        time.sleep(POLL_S)
+            left[:] = ["a daemon does not answer"]
+        return not left
+
+    try:
+        return wait_for("no host names anything", is_well, _WELL_S, POLL_S)
+    except MachineError as e:
+        raise MachineError(f"{e.args[0]}: {', '.join(left[:3])}") from None
 
 
 def _is_good(lab: Lab, host: str) -> bool:

@@ -8,6 +8,7 @@ import os
 import selectors
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -80,7 +81,7 @@ class Child:
         self.process.wait()
 
 
-class Children:
+class Children(ABC):
     """Programs in hosts, for the length of a block. Subclasses start them, and take the facts that they print."""
 
     def __init__(self, lab: Lab) -> None:
@@ -88,17 +89,17 @@ class Children:
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
 
+    @abstractmethod
     def _begin(self) -> None:
         """Starts the programs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _take(self, child: Child, said: dict[str, Any]) -> None:
         """Takes a line that a program has printed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _ended(self, child: Child) -> MachineError | None:
         """Returns the error if this program should not have ended."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         try:
