@@ -36,7 +36,7 @@ MODES = [
 def mode(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab per encapsulation, granularity and hook."""
     encapsulation, granularity, hook = request.param
-    with a_lab("modes", encapsulation=encapsulation, granularity=granularity, hook=hook) as lab:
+    with a_lab("modes", hosts=3, encapsulation=encapsulation, granularity=granularity, hook=hook) as lab:
         yield lab
 
 
