@@ -33,7 +33,7 @@ from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
-from mrcd.kernel.columns import judged_and_lost
+from mrcd.health.snapshot import judged_and_lost
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
 from mrcd.versions import SCHEMA_VERSION

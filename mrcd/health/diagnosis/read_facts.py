@@ -6,22 +6,18 @@ While all is well it reads one field of each EV, the delays of a sample, and som
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.config.cluster_file import fingerprint
 from mrcd.fabric.paths import NO_T1
-from mrcd.fabric.topology import Plan
 from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, OwnPlane, Verdict
 from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.links.verdicts import grid
-from mrcd.health.probe_pace import unreachable_ns
-from mrcd.kernel.abi import STATUS_DETACHED
-from mrcd.kernel.columns import Columns
+from mrcd.health.snapshot import Columns, Snapshot
 from mrcd.kernel.enums import EvState, Reason
-from mrcd.kernel.pinned import Tables, is_detached
+from mrcd.kernel.pinned import is_detached
 from mrcd.net.link_state import LinkState, link_state
 
 SLOW_NS = 2_000_000  # an EV is slow if its packets take so much longer than the fastest to the same peer
@@ -36,23 +32,13 @@ _BY_STATE[[EvState.GOOD, EvState.SKIP]] = Verdict.GOOD
 _BY_STATE[EvState.ASSUMED_BAD], _BY_STATE[EvState.DENIED] = Verdict.FAILED, Verdict.DENIED
 
 
-def read_facts(
-    tables: Tables,
-    plan: Plan,
-    read_link: Callable[[str], LinkState] = link_state,
-    memory: Memory | None = None,
-) -> Facts:
+def read_facts(s: Snapshot, read_link: Callable[[str], LinkState] = link_state, memory: Memory | None = None) -> Facts:
     """Returns the facts of this moment. `read_link` reads the state of an interface; only unusable planes need it.
 
     `memory` adds what the tables do not keep, and notes what they say now.
     """
-    rows, mask = np.array([p.host.id for p in plan.peers], np.int64), int(tables.node["plane_mask"])
-    heard_ns, status = (tables.peers[name][rows] for name in ("heard_ns", "status"))
-    evs = Columns(tables.evs, rows, slice(0, plan.paths.shape[0] * plan.paths.shape[1]))
-    verdicts, has_new = _verdicts(tables, plan, rows, evs, memory)
-    is_detached_peer = (heard_ns > 0) & (status & STATUS_DETACHED != 0)
-    # The programs never call a detached peer silent: its missing answers say nothing of paths.
-    is_gone = is_detached_peer & (time.monotonic_ns() - heard_ns.astype(np.int64) > unreachable_ns(plan))
+    tables, plan, mask = s.tables, s.plan, int(s.tables.node["plane_mask"])
+    verdicts, has_new = _verdicts(s, memory)
     is_well = bool((verdicts <= Verdict.GOOD).all())
 
     def own_plane(plane: int, name: str) -> OwnPlane:
@@ -68,15 +54,15 @@ def read_facts(
         own_planes=[own_plane(plane, name) for plane, name in enumerate(plan.interfaces)],
         names=[p.host.name for p in plan.peers],
         t0s=np.array([p.host.t0 for p in plan.peers], np.int64),
-        planes=tables.peers["plane_mask"][rows],
-        is_silent=(tables.watches["silent"][rows] != 0) | is_gone,
-        is_detached=is_detached_peer & ~is_gone,
-        heard_ns=heard_ns,
+        planes=s.peers["plane_mask"],
+        is_silent=s.is_silent,
+        is_detached=s.is_detached & s.is_reachable,
+        heard_ns=s.heard_ns,
         verdicts=verdicts,
         has_new=has_new,
         t1s=np.broadcast_to(np.int16(NO_T1), verdicts.shape) if is_well else plan.paths.t1s,
-        since_ns=np.broadcast_to(np.uint64(0), verdicts.shape) if is_well else evs["state_since_ns"],
-        files=_files(tables.peers["fingerprint"][rows], fingerprint(plan.config.cluster)),
+        since_ns=np.broadcast_to(np.uint64(0), verdicts.shape) if is_well else s.evs["state_since_ns"],
+        files=_files(s.peers["fingerprint"], fingerprint(plan.config.cluster)),
         refused=memory.refused if memory else {},
         links=None if is_well or plan.config.cluster.encapsulation != "usid" else grid(tables.links, plan).copy(),
     )
@@ -88,11 +74,9 @@ def _files(fingerprints: NDArray[np.uint32], own: int) -> NDArray[np.int64]:
     return np.where(fingerprints == 0, NOT_TOLD, other)
 
 
-def _verdicts(
-    tables: Tables, plan: Plan, rows: NDArray[np.int64], evs: Columns, memory: Memory | None
-) -> tuple[NDArray[np.uint8], bool]:
+def _verdicts(s: Snapshot, memory: Memory | None) -> tuple[NDArray[np.uint8], bool]:
     """Returns the verdict of each EV, (peers, EVs), and Facts.has_new."""
-    states, has_new = evs["state"], False
+    tables, rows, states, has_new = s.tables, s.rows, s.state, False
     verdicts = _BY_STATE[np.minimum(states, len(EvState) - 1)]
     now = time.monotonic_ns()
     peers, numbers = np.nonzero(states == EvState.UNKNOWN)
@@ -111,47 +95,38 @@ def _verdicts(
         is_lossy = np.isin(reasons, (Reason.LOSS, Reason.GREY_LOSS))
         verdicts[peers[is_lossy], numbers[is_lossy]] = Verdict.LOSSY
         is_grey[peers, numbers] = reasons == Reason.GREY_LOSS
-    is_lately_grey = memory.lately_grey(now, plan, is_grey) if memory else None
+    is_lately_grey = memory.lately_grey(now, s.plan, is_grey) if memory else None
     if is_lately_grey is not None:
         verdicts[(verdicts == Verdict.GOOD) & is_lately_grey] = Verdict.LOSSY
     if (verdicts == Verdict.LOSSY).any():
-        verdicts[(verdicts == Verdict.GOOD) & _loss_unknown(tables, rows, evs, now, verdicts)] = Verdict.IDLE
-    sample = _sample(rows)
-    if (_with_slow(tables, rows[sample], verdicts[sample]) == Verdict.SLOW).any():
-        verdicts = _with_slow(tables, rows, verdicts)
+        verdicts[(verdicts == Verdict.GOOD) & _loss_unknown(s, now, verdicts)] = Verdict.IDLE
+    if has_slow(s, verdicts):
+        verdicts = _with_slow(s, verdicts, slice(None))
     return np.asarray(verdicts), has_new
 
 
-def has_slow(tables: Tables, rows: NDArray[np.int64], evs: int) -> bool:
-    """Returns whether a sample of the peers has slow EVs. All must be good; `evs` is their number per peer."""
-    sampled = rows[_sample(rows)]
-    good = np.full((len(sampled), evs), Verdict.GOOD, np.uint8)
-    return bool((_with_slow(tables, sampled, good) == Verdict.SLOW).any())
+def has_slow(s: Snapshot, verdicts: NDArray[np.uint8]) -> bool:
+    """Returns whether a sample of the peers has slow EVs."""
+    sample = slice(None, None, -(-len(s.rows) // _SAMPLE) or 1)
+    return bool((_with_slow(s, verdicts[sample], sample) == Verdict.SLOW).any())
 
 
-def _sample(rows: NDArray[np.int64]) -> slice:
-    return slice(None, None, -(-len(rows) // _SAMPLE) or 1)
-
-
-def _loss_unknown(
-    tables: Tables, rows: NDArray[np.int64], evs: Columns, now: int, verdicts: NDArray[np.uint8]
-) -> NDArray[np.bool_]:
+def _loss_unknown(s: Snapshot, now: int, verdicts: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Returns which EVs do not show that their path loses nothing: idle ones, and those that lost something lately.
 
     The latter count only while they are few: on a fabric where most EVs lose something, a loss says little. What an EV
     lost before it returned from a failure does not count: since then it has shown that it works.
     """
-    is_idle = now - evs["last_tx_ns"].astype(np.int64) > _IDLE_NS
-    stats: Any = Columns(tables.path_stats, rows, slice(0, verdicts.shape[1]))
-    lost_ns = stats["loss_ns"].astype(np.int64)
+    is_idle = now - s.evs["last_tx_ns"].astype(np.int64) > _IDLE_NS
+    lost_ns = s.path_stats["loss_ns"].astype(np.int64)
     is_loaded = (verdicts == Verdict.GOOD) & ~is_idle
-    has_lost = is_loaded & (lost_ns > evs["state_since_ns"].astype(np.int64)) & (now - lost_ns < _IDLE_NS)
+    has_lost = is_loaded & (lost_ns > s.evs["state_since_ns"].astype(np.int64)) & (now - lost_ns < _IDLE_NS)
     return np.asarray(is_idle | has_lost if _FEW * has_lost.sum() <= is_loaded.sum() else is_idle)
 
 
-def _with_slow(tables: Tables, rows: NDArray[np.int64], verdicts: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns the verdicts of some peers, with SLOW for EVs that are slower than the peer's fastest."""
-    late_ns: Any = Columns(tables.path_stats, rows, slice(0, verdicts.shape[1]))["extra_delay_ns"]
+def _with_slow(s: Snapshot, verdicts: NDArray[np.uint8], which: slice) -> NDArray[np.uint8]:
+    """Returns the verdicts of some of the peers, with SLOW for EVs that are slower than the peer's fastest."""
+    late_ns = Columns(s.tables.path_stats, s.rows[which], s.used)["extra_delay_ns"]
     is_used = (verdicts == Verdict.GOOD) | (verdicts == Verdict.IDLE)
     least_ns = np.where(is_used, late_ns, np.iinfo(late_ns.dtype).max).min(axis=1, keepdims=True)
     return np.where(is_used & (late_ns >= least_ns.astype(np.int64) + SLOW_NS), np.uint8(Verdict.SLOW), verdicts)
