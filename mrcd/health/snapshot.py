@@ -42,15 +42,19 @@ class Snapshot:
     def __init__(self, tables: Tables, plan: Plan) -> None:
         self.tables, self.plan = tables, plan
         self.rows = np.array([p.host.id for p in plan.peers], np.int64)
-        self.planes, self._width = plan.paths.shape
-        self.used = slice(0, self.planes * self._width)
+        self.planes, self.width = plan.paths.shape
+        self.used = slice(0, self.planes * self.width)
         self.peers, self.auths = Columns(tables.peers, self.rows), Columns(tables.auths, self.rows)
         self.evs = Columns(tables.evs, self.rows, self.used)
         self.path_stats = Columns(tables.path_stats, self.rows, self.used)
 
+    def columns(self, plane: int) -> slice:
+        """Returns the EV numbers of a plane."""
+        return slice(plane * self.width, (plane + 1) * self.width)
+
     def per_plane(self, values: NDArray[Any]) -> NDArray[np.uint64]:
         """Returns the sums of values (peers, EVs) as (peers, planes)."""
-        split = values.reshape(len(self.rows), self.planes, self._width)
+        split = values.reshape(len(self.rows), self.planes, self.width)
         return np.asarray(split.sum(axis=2, dtype=np.uint64))
 
     @cached_property

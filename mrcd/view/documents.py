@@ -17,8 +17,8 @@ from mrcd import __version__, lock_file
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import EV, Plan
 from mrcd.health import events
+from mrcd.health.diagnosis.facts import Facts
 from mrcd.health.diagnosis.memory import Memory
-from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.links.watch import LinkWatch
 from mrcd.health.snapshot import Snapshot
@@ -53,7 +53,7 @@ class View:
 
     def status(self) -> Document:
         """Return the status of this host: links, peers, EVs by state, drops."""
-        c, s = self._plan.config.cluster, self.snapshot()
+        c, s = self._plan.config.cluster, Facts(self._tables, self._plan, self.memory)
         node = self._tables.node
         push: Document = next((h for h in self.hooks if "plane" not in h), {})
         planes, lost = self._planes(peers.by_plane(s)), pins_lost(self._pins)
@@ -64,7 +64,7 @@ class View:
             "host": self._plan.host.name,
             "host_id": self._plan.host.id,
             "cluster": c.name,
-            "diagnosis": self.diagnosis(s),
+            "diagnosis": [cause.document(time.monotonic_ns()) for cause in diagnose(s)],
             "abi_version": ABI_VERSION,
             "wire_version": WIRE_VERSION,
             "daemon": {
@@ -109,10 +109,6 @@ class View:
     def snapshot(self) -> Snapshot:
         """Return what the tables tell of the peers and their EVs now."""
         return Snapshot(self._tables, self._plan)
-
-    def diagnosis(self, s: Snapshot) -> list[Document]:
-        """Return a document per cause of what is wrong now, the most urgent first."""
-        return [c.document(time.monotonic_ns()) for c in diagnose(read_facts(s, memory=self.memory))]
 
     def probing(self) -> Document:
         """Return what runs the tick (daemon or timer packet), the probe budget, and the probe requests sent by kind."""

@@ -71,8 +71,7 @@ def documents(s: Snapshot, verdicts: Verdicts | None) -> list[Document]:
 def _direction(s: Snapshot, link: links.Link, loss: float, since_ns: int, now: int) -> str | None:
     """Return in which direction a link that loses this part of the probes does, by the EVs across it to all peers."""
     begun = max(now - WINDOW_S * _NS, since_ns - _ONSET_NS)
-    width = s.plan.paths.shape[1]
-    used = slice(link.plane * width, (link.plane + 1) * width)
+    used = s.columns(link.plane)
     is_known = s.configured[:, used] & np.isin(s.state[:, used], _PROBED) & ~s.is_silent[:, None]
     if link.t1 is not None:
         is_known &= s.plan.paths.t1s[:, used] == link.t1

@@ -57,6 +57,12 @@ class Host(Arrays):
     def probes_sent(self) -> dict[str, int]:
         return {"idle": 3}
 
+    def unsent_packets(self) -> list[int]:
+        return [0] * abi.MAX_PLANES
+
+    def fill(self) -> dict[str, tuple[int, int]]:
+        return {"peers": (3, 4)}
+
     def path(self, **fields: int) -> dict[str, Any]:
         """Returns the document of EV 5 to h1, after its record got other values."""
         for name, value in fields.items():
@@ -301,10 +307,10 @@ def test_the_diagnosis_is_a_document_per_cause() -> None:
     host = Host()
     host.evs["state"][host.evs["configured"] != 0] = EvState.GOOD
     host.node["plane_mask"] = 0b11
-    assert host.view.diagnosis(host.view.snapshot()) == []
+    assert host.view.status()["diagnosis"] == []
     host.evs["state"][[1, 3], 6], host.evs["reason"][[1, 3], 6] = EvState.ASSUMED_BAD, Reason.OVERDUE
     host.evs["state_since_ns"][[1, 3], 6] = host.now - 60 * S
-    (cause,) = json.loads(json.dumps(host.view.diagnosis(host.view.snapshot())))
+    (cause,) = json.loads(json.dumps(host.view.status()["diagnosis"]))
     assert (cause["cause"], cause["target"], cause["severity"], cause["evs"]) == ("t1", "t1:1:2", "critical", 2)
     assert cause["since_s"] == 60
 

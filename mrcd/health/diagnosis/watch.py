@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 
 from mrcd.fabric.topology import Plan
-from mrcd.health.diagnosis.by_links import UNANSWERED
 from mrcd.health.diagnosis.causes import Cause, Kind
-from mrcd.health.diagnosis.facts import Verdict
+from mrcd.health.diagnosis.facts import Facts, Verdict
 from mrcd.health.diagnosis.memory import Memory
-from mrcd.health.diagnosis.read_facts import has_slow, read_facts
-from mrcd.health.diagnosis.rules import diagnose
+from mrcd.health.diagnosis.rules import UNANSWERED, diagnose
 from mrcd.health.events import EventLog
 from mrcd.health.snapshot import Snapshot
 from mrcd.kernel.pinned import Tables
@@ -50,20 +48,19 @@ class CauseWatch:
 
         Reads EVs when a state has changed, and in every tenth call: then only delays of a sample, if all EVs were good.
         """
-        s = Snapshot(tables, plan)
         arrivals = {plane: unroutable_packets(name) for plane, name in enumerate(plan.interfaces)}
         self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals)
         known = *self.memory.refused, *self.memory.unroutable
-        seen = (known, *_marks(s))
+        facts = Facts(tables, plan, self.memory)
+        seen = (known, *_marks(facts))
         self._unread += 1
         if seen == self._seen and self._unread < _AFTER:
             return self._found
         self._unread = 0
         if seen == self._seen and self._is_well:
-            good = np.broadcast_to(np.uint8(Verdict.GOOD), (len(s.rows), s.used.stop))
-            if not has_slow(s, good):
+            good = np.broadcast_to(np.uint8(Verdict.GOOD), (len(facts.rows), facts.used.stop))
+            if not facts.has_slow(good):
                 return self._found
-        facts = read_facts(s, memory=self.memory)
         self._seen, self._found = seen, diagnose(facts)
         self._is_well = not (self._found or facts.has_new or (facts.verdicts > Verdict.GOOD).any())
         return self._found
