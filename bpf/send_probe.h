@@ -85,13 +85,16 @@ static __always_inline int is_report_window_full(const struct mrc_reports *repor
 }
 
 /* Begin a report: mark what has been sent on each EV. `requested_ns` is when the previous one was requested. Returns 1
- * if this CPU is to send the request.
+ * if this CPU is to send the request. A global function: the verifier checks it once, not at each call.
  */
-static __noinline int begin_report(struct mrc_reports *reports, struct request *r, __u64 requested_ns)
+__noinline int begin_report(struct mrc_reports *reports, struct request *r, __u64 requested_ns)
 {
-	struct marking m = { .now = r->now };
+	struct marking m = {};
 	__u32 first;
 
+	if (!reports || !r)
+		return 0;
+	m.now = r->now;
 	if (__sync_val_compare_and_swap(&reports->requested_ns, requested_ns, r->now) != requested_ns)
 		return 0;
 	r->report_seq = __sync_fetch_and_add(&reports->report_seq, 1) + 1;
@@ -109,16 +112,21 @@ static __noinline int begin_report(struct mrc_reports *reports, struct request *
 	return 1;
 }
 
-/* Return the EV for the next request: usable EVs in turn over the planes. While no report returns, every other request
- * takes any EV: the usable ones may be dead, and only reports tell that others are not.
+/* Return the EV for the next request, or NO_SLOT: usable EVs in turn over the planes. While no report returns, every
+ * other request takes any EV: the usable ones may be dead, and only reports tell that others are not. A global
+ * function, as begin_report().
  */
-static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, struct mrc_reports *reports,
-				       __u32 plane_mask)
+__noinline __u32 report_ev(__u32 host_id, __u32 plane_mask)
 {
-	__u32 cursor = reports->cursor++, slot;
+	struct mrc_reports *reports = reports_at(host_id);
+	struct mrc_peer *peer = peer_at(host_id);
 	struct choice choice = {};
 	const struct mrc_ev *ev;
+	__u32 cursor, slot;
 
+	if (!reports || !peer)
+		return NO_SLOT;
+	cursor = reports->cursor++;
 	if (cursor & 1 && is_report_window_full(reports)) {
 		slot = cursor / 2 % settings.planes * settings.evs_per_plane +
 		       cursor / 2 / settings.planes % peer->slots;
@@ -187,15 +195,17 @@ static __always_inline __u8 probe_class(__u32 traffic_class)
 	return (traffic_class & ~ECN_MASK) | ECN_ECT0;
 }
 
-/* Write a request into the skb and send a clone of it. Returns 1 if it was sent. */
-static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
+/* Write a request into the skb and send a clone of it. Returns 1 if it was sent. A global function, as begin_report().
+ */
+__noinline int send_request(struct __sk_buff *skb, const struct request *r)
 {
+	const struct mrc_node *self = node();
 	const struct mrc_reports *reports;
 	struct control control = {};
 	struct push p = {};
 	int sent;
 
-	if (push_by(&p, r->host_id, r->number) || !(self->plane_mask & (1u << (p.ev->plane & 31))))
+	if (!r || !self || push_by(&p, r->host_id, r->number) || !(self->plane_mask & (1u << (p.ev->plane & 31))))
 		return 0;
 	reports = reports_at(r->host_id);
 	if (reports)
@@ -278,7 +288,7 @@ static long sweep_ev(__u64 i, void *context)
 	if (!stats || stats->probe_after_ns > s->request.now)
 		return 0;
 	s->request.number = number;
-	s->sent += send_request(s->skb, s->node, &s->request);
+	s->sent += send_request(s->skb, &s->request);
 	return 0;
 }
 
@@ -288,7 +298,7 @@ static __always_inline int begin_sweep_report(struct sweep *s, struct mrc_peer *
 	__u64 requested_ns;
 
 	s->request.now = now_ns();
-	s->request.number = report_ev(peer, s->request.host_id, reports, linked_planes(s->node, peer));
+	s->request.number = report_ev(s->request.host_id, linked_planes(s->node, peer));
 	requested_ns = *(volatile __u64 *)&reports->requested_ns;
 	return s->request.number != NO_SLOT && aged(s->request.now, requested_ns, reordering_window(reports)) &&
 	       aged(s->request.now, requested_ns, reports->rtt_ns / 2) &&
