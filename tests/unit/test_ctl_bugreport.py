@@ -97,7 +97,7 @@ def test_without_a_daemon_and_without_tables(mrcctl: Callable[..., Result], tmp_
 def test_invalid_answers_of_the_daemon_do_not_stop_the_report(
     mrcctl: Callable[..., Result], daemon: Daemon, tmp_path: Path, answer: object
 ) -> None:
-    for name in ("status", "peers", "paths", "events", "histograms", "links", "keys", "version"):
+    for name in bugreport.DOCUMENTS:
         daemon.answers[f"/v1/{name}"] = (200, answer)
     _, files = report(mrcctl, tmp_path / "report.tar.gz")
     assert "network/hello.txt" in files

@@ -35,6 +35,7 @@ from tests.unit.canned_daemon import (
     VERSION,
     Daemon,
 )
+from tests.unit.served_routes import routes
 from tests.unit.test_fleet_report import document, said
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -406,9 +407,8 @@ def test_json_is_the_daemons_document(mrcctl: Mrcctl, daemon: Daemon, name: str)
 
 @pytest.mark.parametrize("answer", [[], {}, [{}], {"peers": 1}, "text", None, 7, [[1]], b"{"], ids=str)
 def test_no_answer_of_a_daemon_causes_a_traceback(mrcctl: Mrcctl, daemon: Daemon, answer: object) -> None:
-    paths = ("status", "peers", "paths", "histograms", "links", "keys", "denials", "deny", "allow", "events", "config")
-    for path in (*paths, "fleet", "fleet/deny", "fleet/allow", "fleet/file", "version", "reload", "attach", "detach"):
-        daemon.answers[f"/v1/{path}"] = (200, answer)
+    for path in routes():
+        daemon.answers[path] = (200, answer)
     for argv in dict.fromkeys(argv.partition(" @")[0] for cases in CASES.values() for argv, _ in cases):
         if argv.startswith(("preflight", "fleet check", "fleet links")):  # they do not ask the daemon
             continue
