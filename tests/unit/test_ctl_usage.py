@@ -19,6 +19,7 @@ from click.testing import Result
 from mrcd.ctl import commands, glossary
 from mrcd.ctl.main import cli
 from mrcd.kernel.enums import Drop, EvState, Reason
+from tests.lists import compare
 from tests.unit.canned_daemon import EVENT, Daemon
 
 
@@ -103,12 +104,19 @@ def test_the_words_are_those_of_the_code() -> None:
     assert list(glossary.STATES) == ["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN"]
     assert glossary.STATES.keys() == EvState.__members__.keys()
     assert glossary.REASONS.keys() >= {reason.text for reason in Reason}
-    assert list(glossary.DROPS) == [d.name.lower() for d in Drop if d.name not in ("NONE", "MAX")]
+    compare(
+        glossary.DROPS,
+        (reason.text for reason in Drop if reason is not Drop.NONE),
+        in_file="DROPS in mrcd/ctl/glossary.py",
+        known_from="Drop in mrcd/kernel/enums.py",
+        ordered=True,
+    )
     page = (Path(__file__).parents[2] / "docs/troubleshooting.md").read_text(encoding="utf-8")
     page = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", page).replace("`", "")
     for word, meaning in glossary.DROPS.items():
         program, _, text = meaning.partition(": ")
-        assert f"| {word} | {program} | {text}" in page
+        is_same = f"| {word} | {program} | {text}" in page
+        assert is_same, f"docs/troubleshooting.md says of {word} another thing than mrcd/ctl/glossary.py: {meaning!r}"
     for width in (40, 80):
         assert max(map(len, glossary.lines(width))) <= width
 
