@@ -220,8 +220,22 @@ def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], mo
 ONLINE = [
     *("status", "status -b", "peers", "paths --decode", "events --since 1h", "histograms", "links", "version"),
     *("watch --json -c 1", "top -i 0.1", "deny --peer h2", "attach", "completion zsh", "keys status"),
-    *("keys status --json", "keys rotate"),
+    *("keys status --json", "keys rotate", "denials", "allow --all", "detach", "reload", "help paths"),
 ]
+UNLIMITED = {
+    *("bugreport", "capture", "config", "doctor", "fabric", "fleet", "preflight", "probe", "trace"),  # import more
+    *("drain", "undrain"),  # as deny and allow
+}
+"""Commands whose imports are not tested."""
+
+
+def test_every_command_is_tested_for_its_imports_or_may_import_more() -> None:
+    compare(
+        sorted({command.split()[0] for command in ONLINE} | UNLIMITED),
+        sorted(cli.list_commands(click.Context(cli))),
+        in_file="ONLINE in tests/unit/test_ctl_usage.py",
+        known_from="_MODULES in mrcd/ctl/main.py",
+    )
 
 
 def test_daemon_commands_import_no_heavy_modules(daemon: Daemon) -> None:
@@ -231,7 +245,10 @@ def test_daemon_commands_import_no_heavy_modules(daemon: Daemon) -> None:
         "/v1/links": (200, []),
         "/v1/events": (200, {"events": [EVENT], "last_id": 1}),
         "/v1/deny": (200, {"message": "done", "changed": 1}),
+        "/v1/allow": (200, {"message": "done", "changed": 1}),
+        "/v1/denials": (200, {"denials": [], "warning": None}),
         "/v1/attach": (200, {"message": "done"}),
+        "/v1/detach": (200, {"message": "done"}),
         "/v1/reload": (200, {"message": "done", "changed": False}),
     }
     code = (
