@@ -189,11 +189,11 @@ static __always_inline int take_headers_off(struct __sk_buff *skb, __u32 length,
 	return bpf_skb_adjust_room(skb, -(__s32)length, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
-/* Merge the outer ECN field into the inner header (RFC 6040). Returns 0 or a drop reason. Sets `ce` if the fabric has
- * marked the packet; a mark that was there before does not count.
+/* Check the inner header, and merge the outer ECN field into it (RFC 6040). Returns 0 or a drop reason. Sets `ce` if the
+ * fabric has marked the packet; a mark that was there before does not count.
  */
-static __always_inline enum mrc_drop merge_ecn(const struct ipv6hdr *ip6, void *inner, void *end, __u16 *inner_proto,
-					       int *ce)
+static __always_inline enum mrc_drop accept_inner(const struct ipv6hdr *ip6, void *inner, void *end,
+						  __u16 *inner_proto, int *ce)
 {
 	__u8 outer_ecn = traffic_class(ip6) & ECN_MASK;
 	__u8 *version = inner;

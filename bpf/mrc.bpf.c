@@ -296,7 +296,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return drop_xdp(MRC_DROP_TRUNCATED);
 	eth = *o.eth;
 	of_burst = bpf_ntohs(o.mrc->segments) > 1;
-	reason = merge_ecn(o.ip6, o.mrc + 1, c.end, &inner_proto, &ce);
+	reason = accept_inner(o.ip6, o.mrc + 1, c.end, &inner_proto, &ce);
 	count_arrival(&a, packets, length, ce);
 	if (!reason)
 		reason = check_hosts(o.mrc + 1, c.end, inner_proto, a.peer, a.host_id, packets);

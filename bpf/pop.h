@@ -163,7 +163,7 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 		packets = segments;
 	}
 	length = skb->len - ETH_HLEN - o->length;
-	reason = merge_ecn(o->ip6, o->mrc + 1, (void *)(long)skb->data_end, &inner_proto, &ce);
+	reason = accept_inner(o->ip6, o->mrc + 1, (void *)(long)skb->data_end, &inner_proto, &ce);
 	count_arrival(a, packets, length, ce);
 	if (!reason)
 		reason = check_hosts(o->mrc + 1, (void *)(long)skb->data_end, inner_proto, a->peer, a->host_id,

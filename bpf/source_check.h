@@ -57,7 +57,7 @@ static __always_inline int is_own_source(struct __sk_buff *skb)
 }
 
 /* Check that an inner packet is from the peer `host_id` to this host. Returns 0 or a drop reason, and counts its
- * `packets` on the peer if they are refused. merge_ecn() has accepted the inner header; `eth_type` is its type.
+ * `packets` on the peer if they are refused. accept_inner() has accepted the inner header; `eth_type` is its type.
  */
 static __always_inline enum mrc_drop check_hosts(const void *inner, const void *end, __be16 eth_type,
 						 struct mrc_peer *peer, __u32 host_id, __u32 packets)

@@ -19,15 +19,16 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Written by scripts/labkit/faults/fault_program.py. Probabilities are in parts of 2^32; 2^32 = always. */
+/* Written by scripts/labkit/faults/fault_program.py, whose RATIOS are these members. Probabilities are in parts of
+ * 2^32; 2^32 = always.
+ */
 struct fault_settings {
 	__u64 drop;
 	__u64 ce;
 	__u64 damage;
 };
-_Static_assert(sizeof(struct fault_settings) == 24, "labkit.faults.fault_program.SETTINGS");
 
-/* Written by the program; all ports of one fault share it. */
+/* Written by the program; all ports of one fault share it. Counters in fault_program.py has the same members. */
 struct fault_counters {
 	__u64 passed; /* skbs that were subject to the fault and passed, marked or damaged or not */
 	__u64 dropped; /* skbs */
@@ -35,7 +36,6 @@ struct fault_counters {
 	__u64 damaged; /* skbs */
 	__u64 first_drop_ns; /* CLOCK_MONOTONIC; 0 = none yet */
 };
-_Static_assert(sizeof(struct fault_counters) == 40, "labkit.faults.fault_program.COUNTERS");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

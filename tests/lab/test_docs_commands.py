@@ -30,6 +30,7 @@ NOT_RUN = {
     r"mrcctl (fleet )?(allow|deny|drain|put)$": "names a command without its target or file",
     r"mrcctl fleet check(?! --help)": "needs a Prometheus: tests/lab/test_fleet_check.py",
     r"mrcctl fleet links(?! --help)": "needs a Prometheus: tests/lab/test_fleet_links.py",
+    r"GOLDEN_UPDATE=1 make test": "writes files of the repository",
     r"bpftool map (dump|lookup)": "names a map of a host outside the lab, or none",
     r"mrcctl capture -w": "writes packets until it is stopped: tests/lab/test_tools.py",
     r"ethtool -L": "a veth of the lab has one queue",

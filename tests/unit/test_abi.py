@@ -21,6 +21,7 @@ from mrcd.fabric import srv6, topology, wire
 from mrcd.fabric.wire import MRC, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi, btf, enums, object_file
 from tests.cluster_files import host
+from tests.lists import compare
 
 BPF = Path(__file__).parents[2] / "bpf"
 
@@ -76,7 +77,13 @@ def enumerators(types: int, name: str, prefix: str) -> dict[str, int]:
 @pytest.mark.parametrize("name", ENUMS)
 def test_enum(types: int, name: str) -> None:
     python, prefix = ENUMS[name]
-    assert enumerators(types, name, prefix) == {e.name: e.value for e in python}
+    found = enumerators(types, name, prefix)
+    compare(
+        (f"{e.name} = {e.value}" for e in python),
+        (f"{enumerator} = {value}" for enumerator, value in found.items()),
+        in_file=f"{python.__name__} in mrcd/kernel/enums.py",
+        known_from=f"enum {name} in bpf/, and `make build`",
+    )
 
 
 def test_types_of_packets(types: int) -> None:

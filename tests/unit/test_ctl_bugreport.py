@@ -14,7 +14,9 @@ from click.testing import Result
 from mrcd.auth import secrets_file
 from mrcd.ctl.commands import bugreport
 from mrcd.errors import DaemonError
+from tests.lists import compare
 from tests.unit.canned_daemon import EVENT, HISTOGRAM, KEYS, STATUS, Daemon
+from tests.unit.served_routes import routes
 
 COMMANDS = {
     "network/hello.txt": "echo token=hunter2 and more",
@@ -93,11 +95,22 @@ def test_without_a_daemon_and_without_tables(mrcctl: Callable[..., Result], tmp_
     assert "kernel/version.txt" in files
 
 
+def test_a_report_has_every_document_of_the_daemon() -> None:
+    """Denials are in the status, and cluster files are read as files."""
+    known = {path.removeprefix("/v1/") for path in routes("GET")} - {"denials", "config", "fleet/file"}
+    compare(
+        bugreport.DOCUMENTS,
+        sorted(known),
+        in_file="DOCUMENTS in mrcd/ctl/commands/bugreport.py",
+        known_from="the routes of mrcd/api/server.py",
+    )
+
+
 @pytest.mark.parametrize("answer", [b"{", [], "text", {"planes": 3}])
 def test_invalid_answers_of_the_daemon_do_not_stop_the_report(
     mrcctl: Callable[..., Result], daemon: Daemon, tmp_path: Path, answer: object
 ) -> None:
-    for name in ("status", "peers", "paths", "events", "histograms", "links", "keys", "version"):
+    for name in bugreport.DOCUMENTS:
         daemon.answers[f"/v1/{name}"] = (200, answer)
     _, files = report(mrcctl, tmp_path / "report.tar.gz")
     assert "network/hello.txt" in files

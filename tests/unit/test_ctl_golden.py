@@ -4,6 +4,7 @@
 `GOLDEN_UPDATE=1 pytest tests/unit/test_ctl_golden.py` writes the files anew: read `git diff` afterwards.
 """
 
+import difflib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from mrcd.ctl.packets.exchange import Tally
 from mrcd.fleet_check.findings import HostSample, Samples
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION
 from tests.cluster_files import host
+from tests.lists import compare
 from tests.unit.canned_daemon import (
     BAD_LINK,
     BAD_PATH,
@@ -35,9 +37,11 @@ from tests.unit.canned_daemon import (
     VERSION,
     Daemon,
 )
+from tests.unit.served_routes import routes
 from tests.unit.test_fleet_report import document, said
 
 GOLDEN = Path(__file__).parent / "golden"
+HOW_TO_UPDATE = "If that is right: GOLDEN_UPDATE=1 .venv/bin/pytest tests/unit/test_ctl_golden.py"
 Answers = dict[str, Any]
 Mrcctl = Callable[..., Result]
 
@@ -315,7 +319,12 @@ def commands(group: click.Group, before: str = "") -> Iterator[str]:
 def test_every_command_is_here_or_known_to_be_tested_elsewhere() -> None:
     argvs = [f"{argv} " for cases in CASES.values() for argv, _ in cases]
     here = {name for name in commands(cli) if any(argv.startswith(f"{name} ") for argv in argvs)}
-    assert here | ELSEWHERE == set(commands(cli))
+    compare(
+        sorted(here | ELSEWHERE),
+        sorted(commands(cli)),
+        in_file="CASES in tests/unit/test_ctl_golden.py",
+        known_from="the commands of mrcctl",
+    )
     assert not here & ELSEWHERE
 
 
@@ -391,7 +400,10 @@ def test_what_is_printed_is_as_before(shown: Callable[..., str], daemon: Daemon,
     text = "\n".join(parts)
     if os.environ.get("GOLDEN_UPDATE"):
         (GOLDEN / f"{name}.txt").write_text(text, encoding="utf-8")
-    assert text == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+    file = GOLDEN / f"{name}.txt"
+    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    difference = difflib.unified_diff(before.splitlines(), text.splitlines(), file.name, "now", n=1, lineterm="")
+    assert text == before, "\n".join([*difference, HOW_TO_UPDATE])
 
 
 @pytest.mark.parametrize("name", ["status", "peers", "paths", "links", "histograms"])
@@ -406,9 +418,8 @@ def test_json_is_the_daemons_document(mrcctl: Mrcctl, daemon: Daemon, name: str)
 
 @pytest.mark.parametrize("answer", [[], {}, [{}], {"peers": 1}, "text", None, 7, [[1]], b"{"], ids=str)
 def test_no_answer_of_a_daemon_causes_a_traceback(mrcctl: Mrcctl, daemon: Daemon, answer: object) -> None:
-    paths = ("status", "peers", "paths", "histograms", "links", "keys", "denials", "deny", "allow", "events", "config")
-    for path in (*paths, "fleet", "fleet/deny", "fleet/allow", "fleet/file", "version", "reload", "attach", "detach"):
-        daemon.answers[f"/v1/{path}"] = (200, answer)
+    for path in routes():
+        daemon.answers[path] = (200, answer)
     for argv in dict.fromkeys(argv.partition(" @")[0] for cases in CASES.values() for argv, _ in cases):
         if argv.startswith(("preflight", "fleet check", "fleet links")):  # they do not ask the daemon
             continue

@@ -19,6 +19,7 @@ from click.testing import Result
 from mrcd.ctl import commands, glossary
 from mrcd.ctl.main import cli
 from mrcd.kernel.enums import Drop, EvState, Reason
+from tests.lists import compare
 from tests.unit.canned_daemon import EVENT, Daemon
 
 
@@ -103,12 +104,19 @@ def test_the_words_are_those_of_the_code() -> None:
     assert list(glossary.STATES) == ["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "UNKNOWN"]
     assert glossary.STATES.keys() == EvState.__members__.keys()
     assert glossary.REASONS.keys() >= {reason.text for reason in Reason}
-    assert list(glossary.DROPS) == [d.name.lower() for d in Drop if d.name not in ("NONE", "MAX")]
+    compare(
+        glossary.DROPS,
+        (reason.text for reason in Drop if reason is not Drop.NONE),
+        in_file="DROPS in mrcd/ctl/glossary.py",
+        known_from="Drop in mrcd/kernel/enums.py",
+        ordered=True,
+    )
     page = (Path(__file__).parents[2] / "docs/troubleshooting.md").read_text(encoding="utf-8")
     page = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", page).replace("`", "")
     for word, meaning in glossary.DROPS.items():
         program, _, text = meaning.partition(": ")
-        assert f"| {word} | {program} | {text}" in page
+        is_same = f"| {word} | {program} | {text}" in page
+        assert is_same, f"docs/troubleshooting.md says of {word} another thing than mrcd/ctl/glossary.py: {meaning!r}"
     for width in (40, 80):
         assert max(map(len, glossary.lines(width))) <= width
 
@@ -212,8 +220,22 @@ def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], mo
 ONLINE = [
     *("status", "status -b", "peers", "paths --decode", "events --since 1h", "histograms", "links", "version"),
     *("watch --json -c 1", "top -i 0.1", "deny --peer h2", "attach", "completion zsh", "keys status"),
-    *("keys status --json", "keys rotate"),
+    *("keys status --json", "keys rotate", "denials", "allow --all", "detach", "reload", "help paths"),
 ]
+UNLIMITED = {
+    *("bugreport", "capture", "config", "doctor", "fabric", "fleet", "preflight", "probe", "trace"),  # import more
+    *("drain", "undrain"),  # as deny and allow
+}
+"""Commands whose imports are not tested."""
+
+
+def test_every_command_is_tested_for_its_imports_or_may_import_more() -> None:
+    compare(
+        sorted({command.split()[0] for command in ONLINE} | UNLIMITED),
+        sorted(cli.list_commands(click.Context(cli))),
+        in_file="ONLINE in tests/unit/test_ctl_usage.py",
+        known_from="_MODULES in mrcd/ctl/main.py",
+    )
 
 
 def test_daemon_commands_import_no_heavy_modules(daemon: Daemon) -> None:
@@ -223,7 +245,10 @@ def test_daemon_commands_import_no_heavy_modules(daemon: Daemon) -> None:
         "/v1/links": (200, []),
         "/v1/events": (200, {"events": [EVENT], "last_id": 1}),
         "/v1/deny": (200, {"message": "done", "changed": 1}),
+        "/v1/allow": (200, {"message": "done", "changed": 1}),
+        "/v1/denials": (200, {"denials": [], "warning": None}),
         "/v1/attach": (200, {"message": "done"}),
+        "/v1/detach": (200, {"message": "done"}),
         "/v1/reload": (200, {"message": "done", "changed": False}),
     }
     code = (

@@ -22,9 +22,12 @@ from mrcd.kernel.abi import ABI_VERSION, WIRE_VERSION
 from mrcd.kernel.enums import Drop
 from mrcd.main import mrcd
 from tests.lab.fault_table import CASES
+from tests.lab.test_docs_commands import SYNOPSES
+from tests.lists import compare
 from tests.pages import DOCS, PAGES, README, ROOT, blocks, prose, spans, synopses
 
 README_LINES = 120
+ENUMS = "mrcd/kernel/enums.py"
 
 COMMANDS: dict[str, click.Command] = {
     "mrcctl": cli,
@@ -202,7 +205,8 @@ def test_every_package_of_mrcd_is_listed_below_those_that_import_it() -> None:
 def test_every_directory_is_listed(directory: str) -> None:
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     found = {p.name for p in (ROOT / directory).iterdir() if p.is_dir() and any(p.glob("*.py"))}
-    assert found == set(re.findall(rf"^\| `{directory}/(\w+)/` \|", text, re.M))
+    listed = re.findall(rf"^\| `{directory}/(\w+)/` \|", text, re.M)
+    compare(listed, sorted(found), in_file="docs/architecture.md", known_from=directory)
 
 
 def test_headers_include_only_later_ones_of_the_table() -> None:
@@ -238,7 +242,11 @@ def test_the_table_of_mrcctl_is_complete() -> None:
                 continue
             listed.add(words[0])
             assert complaint(["mrcctl", *words, *options]) is None, complaint(["mrcctl", *words, *options])
-    assert listed == known
+    compare(listed, known, in_file="docs/mrcctl.md", known_from="_MODULES in mrcd/ctl/main.py")
+
+
+def test_every_row_of_mrcctl_s_table_is_run_in_the_lab() -> None:
+    compare(SYNOPSES, synopses(), in_file="SYNOPSES in tests/lab/test_docs_commands.py", known_from="docs/mrcctl.md")
 
 
 def keys(model: type[BaseModel]) -> Iterator[str]:
@@ -254,20 +262,26 @@ def keys(model: type[BaseModel]) -> Iterator[str]:
 def test_every_key_of_the_cluster_file_is_listed() -> None:
     text = (ROOT / "docs/cluster-file.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"`(\w+)`", text)) | set(re.findall(r"`\[+(\w+)\]+`", text))
-    assert set(keys(Config)) <= listed
+    missing = set(keys(Config)) - listed
+    assert not missing, f"docs/cluster-file.md: add {', '.join(sorted(missing))} of mrcd/config/cluster_file.py"
 
 
 def test_every_drop_reason_is_listed() -> None:
     text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (?:push|probe|pop) \|", text, re.M)
-    assert rows == [d.name.lower() for d in Drop if d.name not in ("NONE", "MAX")]
+    reasons = (reason.text for reason in Drop if reason is not Drop.NONE)
+    compare(
+        rows, reasons, in_file="docs/troubleshooting.md (drop reasons)", known_from=f"Drop in {ENUMS}", ordered=True
+    )
 
 
 def test_every_alert_is_listed() -> None:
     rules = (ROOT / "scripts/deploy/prometheus/alerts.yml").read_text(encoding="utf-8")
     text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     found = [(a, s) for a, s in re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", rules, re.S)]
-    assert re.findall(r"^\| `(\w+)` \|[^|]+\| (\w+) \|", text, re.M)[-len(found) :] == found
+    rows = re.findall(r"^\| `(Mrc\w+)` \|[^|]+\| (\w+) \|", text, re.M)
+    listed, known = ([f"{alert} ({severity})" for alert, severity in pairs] for pairs in (rows, found))
+    compare(listed, known, in_file="docs/metrics.md", known_from="scripts/deploy/prometheus/alerts.yml", ordered=True)
 
 
 def test_alerts_that_a_fault_fires_are_listed() -> None:
@@ -275,7 +289,12 @@ def test_alerts_that_a_fault_fires_are_listed() -> None:
     listed = text.split("fault there fires")[1].split(";")[0]
     fired = {name.split()[0] for case in CASES for name in case.alerts}
     defined = set(re.findall(r"- alert: (\w+)", (ROOT / "scripts/deploy/prometheus/alerts.yml").read_text()))
-    assert set(re.findall(r"`(Mrc\w+)`", listed)) == defined - fired
+    compare(
+        sorted(set(re.findall(r"`(Mrc\w+)`", listed))),
+        sorted(defined - fired),
+        in_file="docs/metrics.md (alerts that no fault fires)",
+        known_from="scripts/deploy/prometheus/alerts.yml, less those of tests/lab/fault_table.py",
+    )
 
 
 def test_versions_are_today() -> None:

@@ -35,6 +35,7 @@ from mrcd.kernel.enums import EvState, Histogram, Reason
 from mrcd.kernel.histograms import Durations
 from mrcd.view import documents
 from tests import cluster_files
+from tests.lists import compare
 from tests.unit.arrays import TEXT, Arrays
 
 PAGE = Path(__file__).parents[2] / "docs/metrics.md"
@@ -385,4 +386,7 @@ def test_the_page_lists_all_metrics() -> None:
             labels = {label for s in family.samples for label in s.labels} - {"le"}
             found[name] = (family.type, labels)
     rows = [m for m in ROW.finditer(PAGE.read_text(encoding="utf-8")) if not m[1].startswith("mrc_fabric_")]
-    assert {m[1]: (m[2], set(re.findall(r"\w+", m[3]))) for m in rows} == found
+    listed = {m[1]: (m[2], set(re.findall(r"\w+", m[3]))) for m in rows}
+    compare(listed, found, in_file="docs/metrics.md", known_from="mrcd/api/metrics/")
+    differing = {name: (listed[name], found[name]) for name in found if listed[name] != found[name]}
+    assert not differing, f"docs/metrics.md has another type or other labels: metric → (there, scraped) {differing}"

@@ -58,6 +58,7 @@ COMMANDS = {
     "daemon/unit.txt": "systemctl status --no-pager --full mrcd",
     "daemon/journal.txt": "journalctl --no-pager --unit mrcd --lines 5000 --output short-iso-precise",
 }
+DOCUMENTS = ("status", "peers", "paths", "events", "histograms", "links", "keys", "fleet", "version")  # GET /v1/…
 PER_NIC = {"driver": "-i", "offloads": "-k", "statistics": "-S", "channels": "-l", "rings": "-g"}  # of ethtool
 
 # ---- secrets ----
@@ -178,7 +179,7 @@ def _documents(options: Options, report: Report) -> list[str]:
     """Add the documents of mrcd, or of the pinned tables. Returns the names of the plane NICs."""
     interfaces: list[str] = []
     queries: dict[str, dict[str, Any]] = {"paths": {"decode": 1}, "events": {"after": 0}}
-    for name in ("status", "peers", "paths", "events", "histograms", "links", "keys", "fleet", "version"):
+    for name in DOCUMENTS:
         query = queries.get(name, {})
         how = f"GET /v1/{name}" + "".join(f"?{key}={value}" for key, value in query.items())
         try:

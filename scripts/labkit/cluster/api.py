@@ -122,8 +122,8 @@ class Lab:
         target: str,
         *,
         drop: float | None = None,
-        ce: float = 0.0,
-        damage: float = 0.0,
+        ce: float | None = None,
+        damage: float | None = None,
         rate: str | None = None,
         delay: str | None = None,
         down: bool = False,
@@ -137,12 +137,16 @@ class Lab:
 
         Returns the fault's record: `target`, `what`, `monotonic_ns` (CLOCK_MONOTONIC, when it began), …
         """
-        if drop is None:
-            drop = 0.0 if ce or damage or rate is not None or delay is not None or down else 1.0
-        bits, late = inject.parse_rate(rate) if rate is not None else None, inject.parse_time(delay) if delay else 0.0
-        fault = Fault(
-            drop=drop, ce=ce, damage=damage, rate_bits_per_s=bits, delay_s=late, down=down, direction=direction
-        )
+        effects = {
+            "drop": drop,
+            "ce": ce,
+            "damage": damage,
+            "rate_bits_per_s": None if rate is None else inject.parse_rate(rate),
+            "delay_s": None if delay is None else inject.parse_time(delay),
+            "down": down or None,
+        }
+        given: dict[str, Any] = {name: value for name, value in effects.items() if value is not None}
+        fault = Fault(**(given or {"drop": 1.0}), direction=direction)
         with self.state.changing() as fabric:
             return inject.fail(self.state, fabric, target, fault)
 

@@ -10,6 +10,7 @@ from labkit import entry
 from labkit.cluster.api import Lab
 from labkit.cluster.fabric import parse_setting
 from labkit.faults import inject
+from labkit.faults.fault_program import RATIOS
 from labkit.faults.targets import DIRECTIONS
 from mrcd.errors import UsageError
 
@@ -96,16 +97,16 @@ def exec_(name: str, node: str, command: tuple[str, ...]) -> None:
     show_default=True,
     help="only packets from the hosts to the core (up), or from the core to the hosts (down); not for a T1",
 )
-def fail(name: str, target: str, drop: str | None, ce: str | None, damage: str | None, **how: Any) -> None:
+def fail(name: str, target: str, **effects: Any) -> None:
     """Break TARGET: t1:P:S or t0:P:T (a switch), link:P:T:S (T0–T1), nic:HOST:P (NIC–T0).
 
     Prints one JSON object with target, what and monotonic_ns. A second fault on the same target
     replaces the first.
     """
-    ratios: dict[str, Any] = {
-        k: inject.parse_percent(v) for k, v in (("drop", drop), ("ce", ce), ("damage", damage)) if v is not None
-    }
-    print(json.dumps(Lab(name).fail(target, **ratios, **how)))
+    for ratio in RATIOS:
+        if effects[ratio] is not None:
+            effects[ratio] = inject.parse_percent(effects[ratio])
+    print(json.dumps(Lab(name).fail(target, **effects)))
 
 
 @lab.command()
@@ -145,7 +146,9 @@ def status(name: str, as_json: bool) -> None:
     if not found["faults"]:
         print("  no faults")
     for fault in found["faults"]:
-        counts = ", ".join(f"{fault[f'{word}_skbs']} {word}" for word in ("dropped", "marked", "damaged", "passed"))
+        counts = ", ".join(
+            f"{count} {key.removesuffix('_skbs')}" for key, count in fault.items() if key.endswith("_skbs")
+        )
         print(f"  {fault['target']} is broken: {fault['what']} ({counts})")
 
 

@@ -9,8 +9,8 @@ starts, changes or ends the fault everywhere.
 import os
 import shutil
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from labkit.faults.targets import Hook
@@ -23,20 +23,27 @@ from mrcd.kernel import libbpf
 OBJECT = lab_object("fault")
 PROGRAM = "lab_fault"
 ALWAYS = 1 << 32  # probabilities are in parts of 2^32
-SETTINGS = struct.Struct("=QQQ")  # struct fault_settings: drop, ce, damage
-COUNTERS = struct.Struct("=QQQQQ")  # struct fault_counters: passed, dropped, marked, damaged, first_drop_ns
+RATIOS = ("drop", "ce", "damage")
+"""Effects that the program has on a ratio of the packets: the members of struct fault_settings, in its order.
+
+Each is a field of inject.Fault, an argument of Lab.fail, and an option of `scripts/lab fail`.
+"""
+_SETTINGS = struct.Struct(f"={len(RATIOS)}Q")
 _ONLY = struct.pack("=I", 0)
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Counts of a fault since it began. The unit is an skb: a GSO burst is one."""
+    """Counts of a fault since it began, as struct fault_counters. The unit is an skb: a GSO burst is one."""
 
     passed_skbs: int = 0
     dropped_skbs: int = 0
     marked_skbs: int = 0
     damaged_skbs: int = 0
     first_drop_ns: int | None = None  # CLOCK_MONOTONIC
+
+
+_COUNTERS = struct.Struct(f"={len(fields(Counters))}Q")
 
 
 def attach(pins: Path, places: Iterable[tuple[str, str, Hook]]) -> None:
@@ -70,21 +77,21 @@ def attached(pins: Path) -> bool:
     return (pins / "settings").exists()
 
 
-def set_off(pins: Path, drop: float, ce: float, damage: float) -> None:
-    """Starts the fault on all ports, with these probabilities (0 to 1), and counters at zero."""
+def set_off(pins: Path, ratios: Sequence[float]) -> None:
+    """Starts the fault on all ports, with the probabilities (0 to 1) of RATIOS, and counters at zero."""
     with libbpf.opened(pins / "counters") as fd:
-        libbpf.update_elem(fd, _ONLY, bytes(COUNTERS.size))
-    _set(pins, drop, ce, damage)
+        libbpf.update_elem(fd, _ONLY, bytes(_COUNTERS.size))
+    _set(pins, ratios)
 
 
 def disarm(pins: Path) -> None:
     """Lets all packets pass again; the counters stay."""
-    _set(pins, 0, 0, 0)
+    _set(pins, [0] * len(RATIOS))
 
 
-def _set(pins: Path, *ratios: float) -> None:
+def _set(pins: Path, ratios: Sequence[float]) -> None:
     with libbpf.opened(pins / "settings") as fd:
-        libbpf.update_elem(fd, _ONLY, SETTINGS.pack(*(round(r * ALWAYS) for r in ratios)))
+        libbpf.update_elem(fd, _ONLY, _SETTINGS.pack(*(round(r * ALWAYS) for r in ratios)))
 
 
 def read(pins: Path) -> Counters:
@@ -92,9 +99,9 @@ def read(pins: Path) -> Counters:
     if not attached(pins):
         return Counters()
     with libbpf.opened(pins / "counters") as fd:
-        raw = libbpf.lookup_elem(fd, _ONLY, COUNTERS.size)
-    passed, dropped, marked, damaged, first_drop_ns = COUNTERS.unpack(raw or bytes(COUNTERS.size))
-    return Counters(passed, dropped, marked, damaged, first_drop_ns or None)
+        raw = libbpf.lookup_elem(fd, _ONLY, _COUNTERS.size)
+    found = Counters(*_COUNTERS.unpack(raw or bytes(_COUNTERS.size)))
+    return replace(found, first_drop_ns=found.first_drop_ns or None)
 
 
 def detach(pins: Path) -> None:

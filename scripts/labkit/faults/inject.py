@@ -18,6 +18,7 @@ from labkit.cluster import netns, render
 from labkit.cluster.fabric import Fabric, Link, PortRef
 from labkit.cluster.state import State, write_whole
 from labkit.faults import delay, fault_program, targets
+from labkit.faults.fault_program import RATIOS
 from labkit.faults.targets import DIRECTIONS, Direction, Target
 from mrcd.errors import MrcdError, UsageError
 
@@ -71,29 +72,33 @@ class Fault:
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
             raise UsageError(f"{self.direction!r} is not a direction", hint=f"one of {', '.join(DIRECTIONS)}")
-        for name, ratio in (("drop", self.drop), ("ce", self.ce), ("damage", self.damage)):
+        for name, ratio in zip(RATIOS, self.ratios, strict=True):
             if not 0 <= ratio <= 1:
                 raise UsageError(f"{name} = {ratio} is out of range", hint="a ratio from 0 to 1; 0.2 is 20 %")
         if not 0 <= self.delay_s <= MAX_DELAY_S:
             raise UsageError(f"a delay of {self.delay_s:g} s is out of range", hint=f"at most {MAX_DELAY_S:g} s")
-        if not (self.taps or self.rate_bits_per_s or self.down or self.delay_s):
-            hint = "give --drop, --down, --rate, --delay, --ce or --damage"
+        if not (self.needs_program or self.rate_bits_per_s or self.down or self.delay_s):
+            hint = f"give one of {', '.join(f'--{name}' for name in (*RATIOS, 'down', 'rate', 'delay'))}"
             raise UsageError("the fault has no effect", hint=hint)
-        if self.down and (self.taps or self.rate_bits_per_s or self.delay_s):
+        if self.down and (self.needs_program or self.rate_bits_per_s or self.delay_s):
             raise UsageError("a link that is down carries no packets for another effect", hint="give --down alone")
         if self.down and self.direction != "both":
             raise UsageError("a link loses its carrier in both directions", hint="give --drop for one of them")
 
     @property
-    def taps(self) -> bool:
+    def ratios(self) -> tuple[float, ...]:
+        """Returns its RATIOS, in their order."""
+        return tuple(getattr(self, name) for name in RATIOS)
+
+    @property
+    def needs_program(self) -> bool:
         """Returns whether it needs the fault program."""
-        return self.drop > 0 or self.ce > 0 or self.damage > 0
+        return any(self.ratios)
 
     @property
     def what(self) -> str:
         """Returns a description."""
-        parts = [f"drop {self.drop * 100:g}%" if self.drop else "", f"ce {self.ce * 100:g}%" if self.ce else ""]
-        parts += [f"damage {self.damage * 100:g}%" if self.damage else ""]
+        parts = [f"{name} {ratio * 100:g}%" for name, ratio in zip(RATIOS, self.ratios, strict=True) if ratio]
         parts += [f"rate {self.rate_bits_per_s / 1e6:g} Mbit/s" if self.rate_bits_per_s else ""]
         parts += [f"delay {self.delay_s * 1000:g} ms" if self.delay_s else ""]
         parts += ["link down" if self.down else ""]
@@ -173,13 +178,13 @@ def fail(state: State, fabric: Fabric, text: str, fault: Fault) -> dict[str, Any
     )  # before the fault: if this process dies, `heal` finds the record
     try:
         elsewhere = text in before and before[text].direction != fault.direction
-        if not (fault.taps and fault_program.attached(pins)) or elsewhere:
+        if not (fault.needs_program and fault_program.attached(pins)) or elsewhere:
             fault_program.detach(pins)
-        if fault.taps and not fault_program.attached(pins):
+        if fault.needs_program and not fault_program.attached(pins):
             fault_program.attach(pins, ((fabric.namespace(e.node), e.port, d) for e, d in target.taps))
         record["monotonic_ns"] = time.monotonic_ns()
-        if fault.taps:
-            fault_program.set_off(pins, fault.drop, fault.ce, fault.damage)
+        if fault.needs_program:
+            fault_program.set_off(pins, fault.ratios)
         apply_ports(fabric, desired(fabric, before), desired(fabric, after))
         delay.stop(*_relay(state, target))
         if fault.delay_s:
