@@ -9,7 +9,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric.wire import MRCProbe
+from labkit.traffic.wire import MRCProbe
 from mrcd.health import probe_pace
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState, ProbeKind, Reason
