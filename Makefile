@@ -109,11 +109,11 @@ test-model: set-up ## compare mrc_pop and mrc_pop_xdp with a model in Python, on
 
 .PHONY: fuzz
 fuzz: set-up-fuzz ## fuzz the headers of bpf/ on this machine, with sanitizers; FUZZ_SECONDS=60 in all, FUZZ_RUNS= per target
-	@$(PYTHON) -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(if $(FUZZ_RUNS),--runs $(FUZZ_RUNS))
+	@PYTHONPATH=scripts $(PYTHON) -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(if $(FUZZ_RUNS),--runs $(FUZZ_RUNS))
 
 .PHONY: fuzz-planted
 fuzz-planted: set-up-fuzz ## check that each fuzz target finds a check that is removed from a copy of bpf/ (a minute each at most)
-	@$(PYTHON) -m tests.fuzz.run --planted
+	@PYTHONPATH=scripts $(PYTHON) -m tests.fuzz.run --planted
 
 .PHONY: mutants
 mutants: set-up ## plant 33 faults in a copy of bpf/ and mrcd/: the tests must notice each (40 minutes; ONLY=text for some)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Defines the packets of mrcd: what follows UDP. All integers are in network byte order.
  *
- * mrcd/fabric/wire.py repeats these structures for Python; tests/unit/test_abi.py compares the two by BTF.
+ * scripts/labkit/traffic/wire.py repeats these structures for Python; tests/unit/test_abi.py compares the two by BTF.
  */
 #ifndef MRC_WIRE_H
 #define MRC_WIRE_H

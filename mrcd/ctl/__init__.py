@@ -6,5 +6,5 @@ pinned tables (documents.py), and print them as JSON or as text (phrases.py, ter
 and locates faults by them; examine/ has the checks of preflight and doctor.
 
 mrcctl starts fast because the modules of commands/, and those that they import at their top, never import bcc,
-numpy, pydantic, aiohttp or scapy. A command imports such modules when it runs.
+numpy, pydantic or aiohttp. A command imports such modules when it runs.
 """

@@ -356,7 +356,7 @@ class DenialControl:
         for n, (row, ev) in enumerate(wrong, 1):
             deny = (row, ev) in target_by_ev
             evidence = self._evidence(target_by_ev[row, ev]) if deny else {}
-            if self._monitor.changes.set_denied(row, ev, deny, evidence):
+            if self._monitor.set_denied(row, ev, deny, evidence):
                 changed[not deny].append((row, ev))
             if n % _EVS_PER_STEP == 0:
                 self._monitor.log_events()

@@ -10,7 +10,7 @@ import numpy as np
 from mrcd.config.cluster_file import Health
 from mrcd.fabric.topology import Peer
 from mrcd.health.events import EventLog, evidence
-from mrcd.health.hold_down import hold_down_ns
+from mrcd.health.probe_pace import hold_down_ns
 from mrcd.kernel import abi
 from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.enums import EvState, Reason

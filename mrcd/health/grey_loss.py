@@ -34,7 +34,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.config.cluster_file import Health
-from mrcd.health.hold_down import Bools, Ints, Records, select_rows
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
 
@@ -46,7 +45,10 @@ _MIN_FACTOR = 3.0
 _FORGET_NS = WINDOWS_S[-1] * 1_000_000_000  # after this time without a loss, no window of a peer has losses
 _SCAN_NS = 250_000_000  # between two scans for lossy peers: a scan of thousands takes most of a millisecond
 _MIN_LOSSY = 2  # slices: one lossy slice is not evidence
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 Counts = NDArray[np.uint32]
+Records = NDArray[np.void]  # of abi.EV
 
 _COUNTS = ("slices", "lossy", "sent", "lost")
 
@@ -206,6 +208,13 @@ class Grey:
 def _grown(now: NDArray[np.uint32], before: NDArray[np.uint32]) -> Ints:
     """Returns the growth of a wrapping counter; 0 if it has decreased, because a loss was revoked."""
     return np.maximum((now - before).view(np.int32), 0).astype(np.int64)
+
+
+def select_rows(records: Records, which: Bools) -> Records:
+    """Returns copies of some rows of contiguous records. Copies words, because numpy copies records field by field."""
+    if which.all():
+        return records
+    return records.view(np.uint64)[which].view(records.dtype)
 
 
 def zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:

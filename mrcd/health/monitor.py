@@ -8,19 +8,19 @@ meanwhile the timer packet runs the tick (bpf/timer_packet.h).
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
 import numpy as np
 
-from mrcd.errors import MrcdError
+from mrcd.errors import MachineError, MrcdError
 from mrcd.fabric.topology import Plan
 from mrcd.health import grey_loss
 from mrcd.health.event_reader import Listener
 from mrcd.health.events import EventLog
 from mrcd.health.peers import PeerWatch
-from mrcd.health.state_changes import StateChanges
 from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.histograms import Durations
 from mrcd.kernel.pinned import Tables
 
@@ -33,10 +33,16 @@ MIN_WAIT_S = 0.001
 _URGENT_S = 0.005  # a tick that is due sooner takes precedence over the checks,
 _MAX_DELAY_NS = 500_000_000  # but not for longer than this
 _EVENTS_AT_ONCE = 8  # less than a millisecond
+_TRIES = 16
+_IN_USE = (EvState.GOOD, EvState.SKIP)
+_ALLOWED = (EvState.UNKNOWN, *_IN_USE, EvState.ASSUMED_BAD)
 
 
 class Monitor:
-    """Watches this host's EVs. `changed` is called with a peer's row when its routes may have to change."""
+    """Watches this host's EVs, and changes their states for administrators and grey losses, through the programs.
+
+    `changed` is called with a peer's row when its routes may have to change.
+    """
 
     def __init__(
         self, plan: Plan, tables: Tables, dataplane: Dataplane, events: EventLog, changed: Callable[[int], None]
@@ -46,7 +52,7 @@ class Monitor:
         self._rows = np.array(sorted(peers), np.int64)
         self._listener = Listener(plan.config.health, peers, tables, dataplane, events)
         self.peerwatch = PeerWatch(plan, tables, events, changed)
-        self.changes = StateChanges(tables, dataplane, self._listener, self.peerwatch.names, changed)
+        self._changed = changed
         self._grey = grey_loss.Watch(plan.config.health, tables, self._rows)
         self._checked_ns = dict.fromkeys((_SLICE_NS, _PEERS_NS, _LOST_NS), 0)  # interval → time of the last check
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -122,12 +128,42 @@ class Monitor:
     def check(self, now: int) -> None:
         """Checks losses, peers and lost events, as far as due. `now` is CLOCK_MONOTONIC in ns. Raises KernelError."""
         if self._begin_if_due(_SLICE_NS, now):
-            for alarm in self._grey.find_alarms(now):
-                self.changes.report_grey_loss(alarm)
+            for a in self._grey.find_alarms(now):
+                self._set_state(a.row, a.ev, _IN_USE, EvState.ASSUMED_BAD, Reason.GREY_LOSS, a.evidence)
         if self._begin_if_due(_PEERS_NS, now):
             self.peerwatch.check(self._rows, now)
         if self._begin_if_due(_LOST_NS, now):
             self._listener.find_lost()
+
+    def set_denied(self, row: int, ev: int, deny: bool, evidence: Mapping[str, object]) -> bool:
+        """Denies an EV, or allows it: then it is probed before it carries traffic again. Raises MachineError.
+
+        Returns False if the EV was in that state already. log_events() logs the event.
+        """
+        leave, after = (_ALLOWED, EvState.DENIED) if deny else ((EvState.DENIED,), EvState.UNKNOWN)
+        for _ in range(_TRIES):  # a program may change the state at the same time
+            if self._set_state(row, ev, leave, after, Reason.ADMIN, evidence):
+                self._changed(row)
+                return True
+            if (self._tables.evs["state"][row, ev] == EvState.DENIED) == deny:
+                return False
+        name = self.peerwatch.names.get(row, f"host {row}")
+        raise MachineError(f"{name} EV {ev}: the programs did not set the state {after.name}", hint="see mrcd's log")
+
+    def _set_state(
+        self,
+        row: int,
+        ev: int,
+        leave: tuple[EvState, ...],
+        after: EvState,
+        reason: Reason,
+        evidence: Mapping[str, object],
+    ) -> bool:
+        """Changes an EV's state if it is one of `leave`. Returns False if it is not: that state is newer."""
+        if not self._dataplane.set_state(row, ev, after, reason, leave):
+            return False
+        self._listener.added_evidence[row, ev] = reason, evidence
+        return True
 
     def _begin_if_due(self, interval_ns: int, now: int) -> bool:
         """Returns whether the check of an interval is due; if it is, records its time."""

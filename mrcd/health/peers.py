@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
-from mrcd.health import hold_down
 from mrcd.health.events import EventLog
 from mrcd.kernel import abi
 from mrcd.kernel.pinned import Tables, is_detached
@@ -52,7 +51,7 @@ class PeerWatch:
         """Returns whether this host's data plane is detached."""
         return is_detached(self._tables.node)
 
-    def can_spray(self, rows: hold_down.Ints | int) -> hold_down.Bools:
+    def can_spray(self, rows: NDArray[np.int64] | int) -> NDArray[np.bool_]:
         """Returns whether traffic to these peers may be sprayed.
 
         Both data planes must be attached. The peer must have been heard, except with encapsulation ecmp, which has no
@@ -70,7 +69,7 @@ class PeerWatch:
         self._is_routed = False  # they may be others again before the next check
         return np.asarray(self._routed[row])
 
-    def check(self, rows: hold_down.Ints, now: int) -> None:
+    def check(self, rows: NDArray[np.int64], now: int) -> None:
         """Checks the status, the usable EVs and the silence of these peers; `now` is CLOCK_MONOTONIC in ns."""
         self._note_statuses(rows)
         self._note_usable(rows, now)
@@ -78,7 +77,7 @@ class PeerWatch:
         if silent.any() or self.silent:
             self._note_silence(set(rows[silent].tolist()), set(rows[~silent].tolist()))
 
-    def _note_statuses(self, rows: hold_down.Ints) -> None:
+    def _note_statuses(self, rows: NDArray[np.int64]) -> None:
         """Logs the peers whose status or plane mask in probes has changed."""
         no_news = np.uint64((abi.STATUS_PLAIN | abi.STATUS_TAGS_ONLY) << 32)
         heads, heard_ns = self._heads[rows] & ~no_news, self._tables.peers["heard_ns"][rows]
@@ -98,7 +97,7 @@ class PeerWatch:
                 self._events.add("peer", peer=name, reason="port_status", evidence={"planes_up": up})
             self._changed(row)
 
-    def _note_usable(self, rows: hold_down.Ints, now: int) -> None:
+    def _note_usable(self, rows: NDArray[np.int64], now: int) -> None:
         """Calls `changed` for peers whose usable EVs have differed from those of their routes for _STEADY_NS.
 
         These fallback routes are not urgent: they carry traffic only while the data plane is detached.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Computes how often the tick sweeps each peer, and on how many of its EVs each time. Pure.
+"""Computes how often the tick sweeps each peer, on how many of its EVs, and how long failed EVs are held down. Pure.
 
 In a small cluster, a sweep probes all EVs of a peer, in every idle interval. If that exceeds [health] idle_probes,
 the tick sweeps a peer less often, and probes only some of its EVs each time, in rotation. Peers with traffic are swept
@@ -7,6 +7,10 @@ too; the probes that are piggybacked on their packets do not count here.
 """
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mrcd.config.cluster_file import Health
 from mrcd.fabric.topology import Plan
@@ -45,3 +49,12 @@ def unreachable_ns(plan: Plan) -> int:
     c = plan.config
     found = pace(c.health, len(plan.peers), plan.ev_count, c.cluster.evs_per_peer)
     return max(_UNREACHABLE_NS, 3 * found.interval_ns)
+
+
+def hold_down_ns(settings: Health, flaps: NDArray[Any] | int) -> NDArray[np.int64]:
+    """Returns how long probes must arrive without loss before an EV returns: doubles with each flap after the first.
+
+    The programs serve this deadline: see bpf/ev_deadlines.h.
+    """
+    doubled = settings.hold_down_ms * 2.0 ** np.clip(np.asarray(flaps, np.int64) - 1, 0, 40)
+    return np.asarray(np.minimum(doubled, settings.hold_down_max_ms) * _MS, np.int64)

@@ -79,7 +79,7 @@ def _filters() -> list[Document]:
     found = []
     for ifindex, interface in socket.if_nameindex():
         for point, number in (("ingress", libbpf.TC_INGRESS), ("egress", libbpf.TC_EGRESS)):
-            program = libbpf.query_clsact(ifindex, number, libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
+            program = libbpf.query_clsact(ifindex, number)
             if program is not None:
                 found.append(
                     {

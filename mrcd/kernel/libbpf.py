@@ -16,121 +16,101 @@ from typing import Any, TypeVar
 
 from mrcd.errors import KernelError, MachineError
 
+_TYPES: dict[str, Any] = {
+    **{"char": ct.c_char, "u8": ct.c_uint8, "u32": ct.c_uint32, "u64": ct.c_uint64},
+    **{"int": ct.c_int, "size_t": ct.c_size_t, "void*": ct.c_void_p},
+}
+
+
+def _fields(*lines: str) -> list[tuple[str, Any]]:
+    """Returns the fields that C declares so: a type, then names, each with the length of its array, if it is one."""
+    found = []
+    for line in lines:
+        kind, *names = line.split()
+        for name, _, length in (n.partition(":") for n in names):
+            found.append((name, _TYPES[kind] * int(length) if length else _TYPES[kind]))
+    return found
+
 
 class MapInfo(ct.Structure):
     """The beginning of struct bpf_map_info."""
 
-    _fields_ = [
-        ("type", ct.c_uint32),
-        ("id", ct.c_uint32),
-        ("key_size", ct.c_uint32),
-        ("value_size", ct.c_uint32),
-        ("max_entries", ct.c_uint32),
-        ("map_flags", ct.c_uint32),
-        ("name", ct.c_char * 16),
-        ("ifindex", ct.c_uint32),
-        ("btf_vmlinux_value_type_id", ct.c_uint32),
-        ("netns_dev", ct.c_uint64),
-        ("netns_ino", ct.c_uint64),
-        ("btf_id", ct.c_uint32),
-        ("btf_key_type_id", ct.c_uint32),
-        ("btf_value_type_id", ct.c_uint32),
-    ]
+    _fields_ = _fields(
+        "u32 type id key_size value_size max_entries map_flags",
+        "char name:16",
+        "u32 ifindex btf_vmlinux_value_type_id",
+        "u64 netns_dev netns_ino",
+        "u32 btf_id btf_key_type_id btf_value_type_id",
+    )
 
 
 class ProgramInfo(ct.Structure):
     """struct bpf_prog_info."""
 
-    _fields_ = [
-        ("type", ct.c_uint32),
-        ("id", ct.c_uint32),
-        ("tag", ct.c_uint8 * 8),
-        ("jited_prog_len", ct.c_uint32),
-        ("xlated_prog_len", ct.c_uint32),
-        ("_insns", ct.c_uint64 * 2),
-        ("load_time", ct.c_uint64),
-        ("created_by_uid", ct.c_uint32),
-        ("nr_map_ids", ct.c_uint32),
-        ("map_ids", ct.c_uint64),
-        ("name", ct.c_char * 16),
-        ("_device", ct.c_uint32 * 2),
-        ("_netns", ct.c_uint64 * 2),
-        ("_ksyms", ct.c_uint32 * 2),
-        ("_pointers", ct.c_uint64 * 2),
-        ("_btf", ct.c_uint32 * 2),
-        ("_func_info", ct.c_uint64),
-        ("_nr_info", ct.c_uint32 * 2),
-        ("_line_info", ct.c_uint64 * 2),
-        ("_nr_lines", ct.c_uint32 * 4),
-        ("_tags", ct.c_uint64),
-        ("run_time_ns", ct.c_uint64),
-        ("run_cnt", ct.c_uint64),
-        ("recursion_misses", ct.c_uint64),
-        ("verified_insns", ct.c_uint32),
-        ("_rest", ct.c_uint32 * 3),
-    ]
+    _fields_ = _fields(
+        "u32 type id",
+        "u8 tag:8",
+        "u32 jited_prog_len xlated_prog_len",
+        "u64 _insns:2 load_time",
+        "u32 created_by_uid nr_map_ids",
+        "u64 map_ids",
+        "char name:16",
+        "u32 _device:2",
+        "u64 _netns:2",
+        "u32 _ksyms:2",
+        "u64 _pointers:2",
+        "u32 _btf:2",
+        "u64 _func_info",
+        "u32 _nr_info:2",
+        "u64 _line_info:2",
+        "u32 _nr_lines:4",
+        "u64 _tags run_time_ns run_cnt recursion_misses",
+        "u32 verified_insns _rest:3",
+    )
 
 
 class LinkCreateOpts(ct.Structure):
     """struct bpf_link_create_opts."""
 
-    _fields_ = [("sz", ct.c_size_t), ("flags", ct.c_uint32), ("_rest", ct.c_byte * 52)]
+    _fields_ = _fields("size_t sz", "u32 flags", "u8 _rest:52")
 
 
 class TcHook(ct.Structure):
     """struct bpf_tc_hook."""
 
-    _fields_ = [("sz", ct.c_size_t), ("ifindex", ct.c_int), ("attach_point", ct.c_int), ("parent", ct.c_uint32)]
+    _fields_ = _fields("size_t sz", "int ifindex attach_point", "u32 parent")
 
 
 class TcOpts(ct.Structure):
     """struct bpf_tc_opts."""
 
-    _fields_ = [
-        ("sz", ct.c_size_t),
-        ("prog_fd", ct.c_int),
-        ("flags", ct.c_uint32),
-        ("prog_id", ct.c_uint32),
-        ("handle", ct.c_uint32),
-        ("priority", ct.c_uint32),
-    ]
+    _fields_ = _fields("size_t sz", "int prog_fd", "u32 flags prog_id handle priority")
 
 
 class TestRunOpts(ct.Structure):
     """struct bpf_test_run_opts."""
 
-    _fields_ = [
-        ("sz", ct.c_size_t),
-        ("data_in", ct.c_void_p),
-        ("data_out", ct.c_void_p),
-        ("data_size_in", ct.c_uint32),
-        ("data_size_out", ct.c_uint32),
-        ("ctx_in", ct.c_void_p),
-        ("ctx_out", ct.c_void_p),
-        ("ctx_size_in", ct.c_uint32),
-        ("ctx_size_out", ct.c_uint32),
-        ("retval", ct.c_uint32),
-        ("repeat", ct.c_int),
-        ("duration", ct.c_uint32),
-        ("flags", ct.c_uint32),
-        ("cpu", ct.c_uint32),
-        ("batch_size", ct.c_uint32),
-    ]
+    _fields_ = _fields(
+        "size_t sz",
+        "void* data_in data_out",
+        "u32 data_size_in data_size_out",
+        "void* ctx_in ctx_out",
+        "u32 ctx_size_in ctx_size_out retval",
+        "int repeat",
+        "u32 duration flags cpu batch_size",
+    )
 
 
 class ProgramHead(ct.Structure):
     """The beginning of struct bpf_prog_info."""
 
-    _fields_ = [("type", ct.c_uint32), ("id", ct.c_uint32)]
+    _fields_ = _fields("u32 type id")
 
 
 class LinkInfo(ct.Structure):
     """struct bpf_link_info of XDP and TCX links, with room for later fields."""
 
-    _fields_ = [
-        *((name, ct.c_uint32) for name in ("type", "id", "prog_id", "_pad", "ifindex", "attach_type")),
-        ("_rest", ct.c_byte * 40),
-    ]
+    _fields_ = _fields("u32 type id prog_id _pad ifindex attach_type", "u8 _rest:40")
 
 
 Info = TypeVar("Info", bound=ct.Structure)
@@ -364,7 +344,9 @@ def update_link(link_fd: int, prog_fd: int) -> None:
     check("replace a program", lib().bpf_link_update(link_fd, prog_fd, None))
 
 
-def attach_clsact(prog_fd: int, ifindex: int, point: int, handle: int, priority: int) -> None:
+def attach_clsact(
+    prog_fd: int, ifindex: int, point: int, handle: int = CLSACT_HANDLE, priority: int = CLSACT_PRIORITY
+) -> None:
     """Attaches or replaces a program by a clsact filter, for kernels without TCX."""
     hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
     result = lib().bpf_tc_hook_create(ct.byref(hook))
@@ -374,7 +356,7 @@ def attach_clsact(prog_fd: int, ifindex: int, point: int, handle: int, priority:
     check("attach", lib().bpf_tc_attach(ct.byref(hook), ct.byref(opts)))
 
 
-def detach_clsact(ifindex: int, point: int, handle: int, priority: int) -> None:
+def detach_clsact(ifindex: int, point: int, handle: int = CLSACT_HANDLE, priority: int = CLSACT_PRIORITY) -> None:
     """Removes mrcd's filter, but not the qdisc or other filters. No error if the filter does not exist."""
     hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
     opts = TcOpts(sz=ct.sizeof(TcOpts), handle=handle, priority=priority)
@@ -383,7 +365,7 @@ def detach_clsact(ifindex: int, point: int, handle: int, priority: int) -> None:
     _log.clear()
 
 
-def query_clsact(ifindex: int, point: int, handle: int, priority: int) -> int | None:
+def query_clsact(ifindex: int, point: int, handle: int = CLSACT_HANDLE, priority: int = CLSACT_PRIORITY) -> int | None:
     """Returns the id of the program in mrcd's filter; None if there is no such filter."""
     hook = TcHook(sz=ct.sizeof(TcHook), ifindex=ifindex, attach_point=point)
     opts = TcOpts(sz=ct.sizeof(TcOpts), handle=handle, priority=priority)

@@ -90,9 +90,7 @@ class Links:
         except KernelError as e:
             if xdp or e.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            libbpf.attach_clsact(
-                prog_fd, wanted.ifindex, _tc_point(wanted), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY
-            )
+            libbpf.attach_clsact(prog_fd, wanted.ifindex, _tc_point(wanted))
             self._filters[wanted.name] = wanted
             with contextlib.suppress(*_PIN_MISSING):  # as for links: missing_pin() reports it
                 self._clsact_mark.mkdir(exist_ok=True)
@@ -169,7 +167,7 @@ class Links:
         """
         for name, a in self._filters.items():
             point = _tc_point(a)
-            if libbpf.query_clsact(a.ifindex, point, libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY) is None:
+            if libbpf.query_clsact(a.ifindex, point) is None:
                 with contextlib.suppress(OSError):
                     socket.if_indextoname(a.ifindex)
                     return name
@@ -192,11 +190,11 @@ class Links:
             removed.append(name)
             a = self._filters.pop(name)
             if (a.ifindex, a.point) not in kept:  # a hook has one filter of mrcd, whatever its name
-                libbpf.detach_clsact(a.ifindex, _tc_point(a), libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
+                libbpf.detach_clsact(a.ifindex, _tc_point(a))
         if self._clsact_mark.exists() or not self.pins.exists():  # without pins, filters may exist anywhere
             for ifindex, point in set(hooks) - kept:
                 tc_point = libbpf.TC_INGRESS if point == "ingress" else libbpf.TC_EGRESS
-                libbpf.detach_clsact(ifindex, tc_point, libbpf.CLSACT_HANDLE, libbpf.CLSACT_PRIORITY)
+                libbpf.detach_clsact(ifindex, tc_point)
             if not self._filters:
                 with contextlib.suppress(*_PIN_MISSING):
                     self._clsact_mark.rmdir()

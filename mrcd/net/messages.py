@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Converts links, neighbours and routes from and to pyroute2's netlink messages. Pure.
 
-Segments are in travel order. pyroute2_patches.py has the workarounds for pyroute2.
+Segments are in travel order. The end of the module works around defects of pyroute2 (0.9): each function names the
+behaviour that it replaces.
 """
 
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Any, NamedTuple
 
-from mrcd.net.pyroute2_patches import ENCAP_SEG6, event_of, seg6_hop_attributes, seg6_segments
+from pyroute2.netlink.rtnl.rtmsg import rtmsg_base
 
 PROTOCOL = 77  # rtm_protocol of mrcd's routes: `ip route show proto 77`
 TABLE_MAIN, TABLE_LOCAL = 254, 255
@@ -178,7 +180,7 @@ def _hop_request(hop: Hop) -> dict[str, Any]:
     if hop.gateway:
         attrs.append(("RTA_GATEWAY", hop.gateway))
     if hop.segments:
-        attrs += seg6_hop_attributes(hop.segments)
+        attrs += _seg6_hop_attributes(hop.segments)
     return {"oif": hop.oif, "hops": 0, "attrs": attrs}
 
 
@@ -206,8 +208,8 @@ def read_route(msg: Any) -> Route:
 def _hop(part: Any) -> Hop:
     oif = part["oif"] if "oif" in part else part.get("RTA_OIF")
     segments: tuple[str, ...] = ()
-    if part.get("RTA_ENCAP_TYPE") == ENCAP_SEG6:
-        segments = seg6_segments(part.get("RTA_ENCAP").get("SEG6_IPTUNNEL_SRH"))
+    if part.get("RTA_ENCAP_TYPE") == _ENCAP_SEG6:
+        segments = _seg6_segments(part.get("RTA_ENCAP").get("SEG6_IPTUNNEL_SRH"))
     via = part.get("RTA_VIA")
     hop = Hop(oif=oif, gateway=via["addr"] if via else part.get("RTA_GATEWAY"), segments=segments)
     return replace(hop, gateway=None) if hop.gateway in ("0.0.0.0", "::") else hop
@@ -217,3 +219,41 @@ def _locked_rto_min(metrics: Any) -> int:
     """Returns a route's least retransmission timeout in ms; 0 if it is not locked, because TCP ignores it then."""
     locked = (metrics.get("RTAX_LOCK") or 0) & (1 << _RTAX_RTO_MIN)
     return (metrics.get("RTAX_RTO_MIN") or 0) if locked else 0
+
+
+# ---- workarounds for pyroute2 ----
+
+_ENCAP_SEG6 = 5  # LWTUNNEL_ENCAP_SEG6
+_ENCAP_RED = 3  # SEG6_IPTUN_MODE_ENCAP_RED
+
+
+# pyroute2 writes and reads a seg6 mode that it does not know as "encap", silently.
+_SRH = rtmsg_base.seg6_encap_info.ipv6_sr_hdr
+_SRH.encapmodes["encap.red"] = _ENCAP_RED
+_SRH.r_encapmodes[_ENCAP_RED] = "encap.red"
+
+
+def event_of(msg: Any) -> str:
+    """Returns the type of a message, as "RTM_NEWLINK".
+
+    pyroute2's get("event") returns the number in the attribute IFLA_EVENT if a link has one.
+    """
+    return str(dict.get(msg, "event", ""))
+
+
+def _seg6_hop_attributes(segments: Iterable[str]) -> list[tuple[str, Any]]:
+    """Returns the netlink attributes of a seg6 next hop; `segments` are in travel order.
+
+    pyroute2 drops the seg6 encapsulation of the hops that it builds itself. It writes the segments in the order of the
+    list; the kernel's array has the last segment first (RFC 8754 §2).
+    """
+    srh = {"mode": "encap.red", "segs": list(reversed(list(segments)))}
+    return [("RTA_ENCAP_TYPE", _ENCAP_SEG6), ("RTA_ENCAP", {"attrs": [("SEG6_IPTUNNEL_SRH", srh)]})]
+
+
+def _seg6_segments(srh: Any) -> tuple[str, ...]:
+    """Returns the segments of a seg6 encap.red SRH in travel order; none for other modes.
+
+    pyroute2 reads the segments in the order of the kernel's array, the last one first.
+    """
+    return tuple(reversed(srh["segs"])) if srh["encapmode"] == _ENCAP_RED else ()

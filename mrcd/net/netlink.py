@@ -29,13 +29,13 @@ from mrcd.net.messages import (
     Change,
     Link,
     Route,
+    event_of,
     read_change,
     read_link,
     read_neighbour,
     read_route,
     route_request,
 )
-from mrcd.net.pyroute2_patches import event_of
 
 _NO_IPV6 = "the sysctl net.ipv6.conf.NIC.disable_ipv6 must be 0"
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1

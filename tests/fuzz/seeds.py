@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Builds the first inputs of each fuzz target from real packets, by scapy and mrcd/fabric/wire.py."""
+"""Builds the first inputs of each fuzz target from real packets, by scapy and scripts/labkit/traffic/wire.py."""
 
 import itertools
 import random
@@ -13,8 +13,8 @@ from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6TimeExceeded, IPv6, IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric import wire
-from mrcd.fabric.wire import DIAGNOSTIC, PROBE_REPLY, MRCCount, MRCProbe, MRCReport
+from labkit.traffic import wire
+from labkit.traffic.wire import DIAGNOSTIC, PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from tests.fuzz.tables import ENCAPSULATIONS, EVS, nic_mac, plan, wire_mac
 
 # Bits of struct conditions (tests/fuzz/host.h).

@@ -17,9 +17,9 @@ from scapy.packet import Packet, Raw
 from scapy.utils import PcapReader
 
 from labkit.cluster.api import Lab
+from labkit.traffic.wire import DATA, MRC, outer
 from mrcd.config import cluster_file
 from mrcd.fabric import topology
-from mrcd.fabric.wire import DATA, MRC, outer
 from tests.lab.conftest import a_lab
 from tests.lab.flows import address
 

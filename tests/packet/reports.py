@@ -10,8 +10,8 @@ import pytest
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from labkit.traffic.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.config.cluster_file import Health
-from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi, enums
 from mrcd.kernel.abi import HEARD_AGAIN
 from mrcd.kernel.enums import EvState, Reason

@@ -30,10 +30,11 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from labkit.traffic import wire
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Config, Encapsulation, Granularity, fingerprint
 from mrcd.daemon import write_tables
-from mrcd.fabric import links, topology, wire
+from mrcd.fabric import links, topology
 from mrcd.kernel import abi, enums, features, libbpf
 from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.enums import EvState, KernelHas

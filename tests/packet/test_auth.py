@@ -11,9 +11,9 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from siphash24 import siphash24
 
+from labkit.traffic.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.auth.keyring import Keyring, pair_key
 from mrcd.auth.secrets_file import Secret
-from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi
 from mrcd.kernel.enums import AuthMode, EvState
 from tests.packet.clock import MS, advance, now

@@ -10,7 +10,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric.wire import MRC
+from labkit.traffic.wire import MRC
 from tests.packet.clock import US, advance
 from tests.packet.rig import ETHERNET, EVS, H2, Bench, Setup
 

@@ -13,8 +13,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from labkit.traffic.wire import MRC
 from mrcd.config.cluster_file import Granularity
-from mrcd.fabric.wire import MRC
 from mrcd.kernel import features
 from mrcd.kernel.enums import KernelHas
 from mrcd.net.netlink import set_offload

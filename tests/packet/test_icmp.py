@@ -19,7 +19,7 @@ from scapy.layers.inet6 import (
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric.wire import DIAGNOSTIC, MRC, PROBE_REPLY, MRCProbe
+from labkit.traffic.wire import DIAGNOSTIC, MRC, PROBE_REPLY, MRCProbe
 from mrcd.kernel.enums import EvState, Reason
 from tests.packet.clock import MS, now
 from tests.packet.reports import others, state

@@ -9,7 +9,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Raw
 
-from mrcd.fabric.wire import MRC, MRCProbe
+from labkit.traffic.wire import MRC, MRCProbe
 from mrcd.kernel.enums import EvState, Histogram, Reason
 from tests.packet.clock import MS, advance, now
 from tests.packet.reports import (

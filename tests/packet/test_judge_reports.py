@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
+from labkit.traffic.wire import PROBE_REPLY, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState
 from tests.packet.clock import MS, advance, now

@@ -9,8 +9,8 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from labkit.traffic.wire import PROBE_REQUEST, MRCProbe
 from mrcd.fabric.srv6 import UDT4, UDT6
-from mrcd.fabric.wire import PROBE_REQUEST, MRCProbe
 from mrcd.kernel.abi import STATUS_DETACHED, STATUS_PLAIN
 from mrcd.kernel.enums import AuthMode
 from mrcd.net.routes import with_function

@@ -12,9 +12,9 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
+from labkit.traffic.wire import HOP_LIMIT, MRC, PROBE_REQUEST
 from mrcd.config.cluster_file import Health
 from mrcd.fabric import links
-from mrcd.fabric.wire import HOP_LIMIT, MRC, PROBE_REQUEST
 from mrcd.kernel.enums import ProbeKind
 from tests.packet.clock import MS, advance
 from tests.packet.reports import probes_by_kind

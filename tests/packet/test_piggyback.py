@@ -11,8 +11,8 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from labkit.traffic.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCReport
 from mrcd.config.cluster_file import Encapsulation, Health
-from mrcd.fabric.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCReport
 from mrcd.kernel import abi, libbpf
 from tests.packet.clock import MS, advance, now
 from tests.packet.rig import ETHERNET, EVS, H2, H5, PLANES, SLOTS, Bench, Setup, nic_mac, wire_mac

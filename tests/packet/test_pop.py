@@ -10,7 +10,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from labkit.traffic.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
 from tests.packet.rig import (
     EVS,
     H2,

@@ -11,7 +11,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric.wire import MRC
+from labkit.traffic.wire import MRC
 from mrcd.kernel.pinned import prefix_key
 from tests.packet.clock import now, running
 from tests.packet.rig import ETHERNET, EVS, H0, H1, H2, H5, PLANES, SLOTS, Bench, all_encapsulations, datagram

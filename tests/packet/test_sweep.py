@@ -6,7 +6,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric.wire import ECT_0, MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from labkit.traffic.wire import ECT_0, MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState
 from tests.packet.clock import MS, advance, now

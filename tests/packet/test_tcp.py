@@ -12,8 +12,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from labkit.traffic.wire import DATA, MRC, PROBE_REQUEST
 from mrcd.config.cluster_file import Granularity
-from mrcd.fabric.wire import DATA, MRC, PROBE_REQUEST
 from tests.packet.clock import MS, advance, now
 from tests.packet.rig import ETHERNET, H2, PLANES, SLOTS, Bench, Hook, Setup, both_hooks, give_prefixes, popped
 from tests.packet.wires import Sender, Tap, until

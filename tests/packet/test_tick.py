@@ -9,8 +9,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from mrcd.fabric.wire import MRCProbe
-from mrcd.health import hold_down
+from labkit.traffic.wire import MRCProbe
+from mrcd.health import probe_pace
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState, ProbeKind, Reason
 from tests.packet.clock import MS, advance, now
@@ -150,7 +150,7 @@ def test_a_denied_ev_is_probed_seldom_and_stays_denied(h2_bench: Bench, wires: l
     ("flaps", "ms"), [(0, 1000), (1, 1000), (2, 2000), (3, 4000), (6, 32_000), (7, 60_000), (8, 60_000), (255, 60_000)]
 )
 def test_a_failed_ev_returns_after_a_hold_down_that_doubles_up_to_its_cap(h2_bench: Bench, flaps: int, ms: int) -> None:
-    assert hold_down.hold_down_ns(HEALTH, flaps) == ms * MS
+    assert probe_pace.hold_down_ns(HEALTH, flaps) == ms * MS
     fail_ev(h2_bench, 5, flaps)
     run_tick(h2_bench)  # the first tick reads the deadline
     record_arrivals(h2_bench, 5, reports=HEALTH.good_probes)

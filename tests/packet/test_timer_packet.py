@@ -16,8 +16,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from labkit.traffic.wire import DATA, MRC, PROBE_REQUEST, MRCProbe
 from mrcd.config.cluster_file import Health
-from mrcd.fabric.wire import DATA, MRC, PROBE_REQUEST, MRCProbe
 from mrcd.kernel import abi, libbpf
 from mrcd.net import hooks
 from mrcd.net.messages import Link

@@ -12,7 +12,7 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from mrcd.fabric.wire import DATA, MRC
+from labkit.traffic.wire import DATA, MRC
 from tests.packet.clock import now
 from tests.packet.reports import LAGGING, Reporter, state
 from tests.packet.rig import ETHERNET, EVS, H2, PLANES, SLOTS, Bench

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests mrcd.fabric.wire: the scapy layers by themselves. No root needed."""
+"""Tests labkit.traffic.wire: the scapy layers by themselves. No root needed."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,9 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
+from labkit.traffic import wire
+from labkit.traffic.wire import DATA, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.config.cluster_file import Encapsulation
-from mrcd.fabric import wire
-from mrcd.fabric.wire import DATA, ECT_0, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from tests.packet.rig import Setup, nic_mac, wire_mac
 
 INNER4 = IP(src="10.99.0.1", dst="10.99.0.3", tos=0xBA) / UDP(sport=1, dport=2) / Raw(b"four")

@@ -15,10 +15,11 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from labkit.traffic import wire
+from labkit.traffic.wire import MRC, MRCCount, MRCProbe, MRCReport
 from mrcd.config import cluster_file, sizes
 from mrcd.errors import MachineError
-from mrcd.fabric import srv6, topology, wire
-from mrcd.fabric.wire import MRC, MRCCount, MRCProbe, MRCReport
+from mrcd.fabric import srv6, topology
 from mrcd.kernel import abi, btf, enums, object_file
 from tests.cluster_files import host
 from tests.lists import compare

@@ -13,7 +13,7 @@ from scapy.utils import checksum
 from siphash24 import siphash24
 
 from mrcd.config.cluster_file import Health
-from mrcd.health import hold_down
+from mrcd.health import probe_pace
 from mrcd.kernel import abi
 
 BPF = Path(__file__).parents[2] / "bpf"
@@ -353,7 +353,7 @@ def test_hold_downs_and_probe_intervals_double_up_to_a_cap(
 def test_the_daemon_shows_the_hold_down_that_the_programs_keep(arith: ctypes.CDLL, first_ms: int, most_ms: int) -> None:
     settings = Health(hold_down_ms=first_ms, hold_down_max_ms=most_ms)
     kept = [arith.wrapped_hold(n, first_ms, most_ms) for n in range(256)]
-    assert [int(hold_down.hold_down_ns(settings, n)) for n in range(256)] == kept
+    assert [int(probe_pace.hold_down_ns(settings, n)) for n in range(256)] == kept
 
 
 def test_the_weight_of_an_ev_doubles_with_each_third_of_the_ramp(arith: ctypes.CDLL) -> None:

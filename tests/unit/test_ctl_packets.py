@@ -13,12 +13,13 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 from siphash24 import siphash24
 
+from labkit.traffic import wire
+from labkit.traffic.wire import MRC, MRCProbe
 from mrcd.config import cluster_file
 from mrcd.ctl.packets import probe_packet
 from mrcd.ctl.packets.probe_packet import Probe, Tagged
 from mrcd.ctl.packets.raw_socket import packet_filter
-from mrcd.fabric import topology, wire
-from mrcd.fabric.wire import MRC, MRCProbe
+from mrcd.fabric import topology
 from mrcd.kernel import abi
 from tests.cluster_files import host
 

@@ -13,10 +13,11 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap
 
+from labkit.traffic import wire
+from labkit.traffic.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.config import cluster_file
 from mrcd.ctl.packets import capture
-from mrcd.fabric import topology, wire
-from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from mrcd.fabric import topology
 from tests.cluster_files import host
 
 SCRIPT = Path(__file__).parents[2] / "scripts/deploy/wireshark/mrc.lua"

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from mrcd.ctl.packets.exchange import Tally
@@ -32,24 +33,10 @@ class Outcome:
     fix: str = ""
 
 
-def passed(evidence: str) -> Outcome:
-    """Return a PASS."""
-    return Outcome("PASS", evidence)
-
-
-def warn(evidence: str, fix: str) -> Outcome:
-    """Return a WARN: mrcd works, but worse than it could."""
-    return Outcome("WARN", evidence, fix)
-
-
-def fail(evidence: str, fix: str) -> Outcome:
-    """Return a FAIL: mrcd does not work, or loses packets."""
-    return Outcome("FAIL", evidence, fix)
-
-
-def skip(reason: str) -> Outcome:
-    """Return a SKIP: the check cannot run, for this reason."""
-    return Outcome("SKIP", reason)
+passed = partial(Outcome, "PASS")
+warn = partial(Outcome, "WARN")  # mrcd works, but worse than it could
+fail = partial(Outcome, "FAIL")  # mrcd does not work, or loses packets
+skip = partial(Outcome, "SKIP")  # the check cannot run, for the reason in the evidence
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Builds and parses diagnostic probes: requests that a peer answers, and loopback probes. Pure.
 
-It uses struct, because scapy takes a second to import. The tests compare it with scapy (mrcd/fabric/wire.py).
+It uses struct, because scapy takes a second to import. Tests compare it with scapy (scripts/labkit/traffic/wire.py).
 """
 
 import struct

@@ -28,10 +28,11 @@ from scapy.utils import checksum
 from labkit.cluster import netns
 from labkit.cluster.fabric import host_table
 from labkit.measure import progstats
+from labkit.traffic import wire
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Encapsulation
 from mrcd.daemon import write_tables
-from mrcd.fabric import topology, wire
+from mrcd.fabric import topology
 from mrcd.kernel import libbpf
 from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.pinned import Tables, prefix_key

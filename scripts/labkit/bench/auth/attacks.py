@@ -23,9 +23,10 @@ from scapy.packet import Packet, Raw
 
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
-from mrcd.fabric import srv6, topology, wire
+from labkit.traffic import wire
+from labkit.traffic.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from mrcd.fabric import srv6, topology
 from mrcd.fabric.topology import EV, Plan
-from mrcd.fabric.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
 from mrcd.kernel.pinned import Tables
 from mrcd.net.routes import with_function
 

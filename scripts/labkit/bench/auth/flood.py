@@ -28,10 +28,10 @@ from labkit.entry import progress
 from labkit.measure import goodput, progstats
 from labkit.places import REPOSITORY, end_program
 from labkit.traffic.flow import Flow
+from labkit.traffic.wire import MRC
 from mrcd.ctl.terminal.render import Column, percent, table
 from mrcd.errors import MachineError
 from mrcd.fabric import srv6
-from mrcd.fabric.wire import MRC
 from mrcd.kernel import libbpf
 from mrcd.net.routes import with_function
 

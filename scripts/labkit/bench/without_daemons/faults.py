@@ -19,7 +19,7 @@ from labkit.bench.without_daemons.judge import Step
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from mrcd.errors import MachineError
-from mrcd.health import hold_down
+from mrcd.health import probe_pace
 from mrcd.kernel.enums import EvState, Reason
 
 WAYS: tuple[Pair, Pair] = (FLOW, FLOW[::-1])
@@ -216,7 +216,7 @@ class Run(Stage):
         for pair, evs in hit.evs.items():
             bad = self.cluster.of_evs(pair, evs, "state") == EvState.ASSUMED_BAD
             for ev, flaps in zip(np.array(evs)[bad], self.cluster.of_evs(pair, evs, "flaps")[bad], strict=True):
-                due_ns = int(hold_down.hold_down_ns(self._health, int(flaps)))
+                due_ns = int(probe_pace.hold_down_ns(self._health, int(flaps)))
                 found.append(Return(*pair, int(ev), int(flaps), due_ns))
         return found
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines mrcd's packets as scapy layers (struct mrc_hdr, mrc_probe and mrc_count of bpf/mrc_wire.h).
 
-They dissect captures, and build the packets that the programs should send. No other module of mrcd imports scapy,
-which takes a second.
+Tests and benchmarks dissect packets by them, and build those that the programs should send.
 """
 
 from typing import Any
