@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from labkit.bench import candidates, packet_sender
-from labkit.bench.auth import attacks
-from labkit.bench.auth.attacks import Side
+from labkit.bench import attacks, candidates, packet_sender
+from labkit.bench.attacks import Side
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.bringup import environment

@@ -8,7 +8,9 @@ kernel       the kernel's own seg6 encap.red over one path: a route like mrcd's 
 kernel-ecmp  the same with all next hops of the fallback route: each flow stays on the one of its hash
 plain        the hosts' addresses on plane 0: no encapsulation
 mptcp        Multipath TCP (RFC 8684) between these, with a subflow on each plane
-All candidates of one IP version have the same inner MTU.
+All candidates of one IP version have the same inner MTU. Receive settings are set on the interfaces by which a host's
+stack receives a candidate's packets: mrc0 for mrcd, the planes' NICs for the others. GRO merges single packets; a veth
+passes a GSO burst whole, whatever its setting.
 """
 
 import contextlib
@@ -16,20 +18,31 @@ import ipaddress
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from labkit.bench.part import SOURCE, TARGET
+from labkit.bench.frame import SOURCE, TARGET
 from labkit.cluster import netns, observe
 from labkit.cluster.api import Lab
 from labkit.cluster.fabric import Parameters
 from labkit.cluster.observe import Document
-from labkit.traffic.flow import Ends, Protocol
+from labkit.traffic.flow import Ends, Flow, Protocol
 from mrcd.errors import MachineError
 from mrcd.fabric import srv6, topology
+from mrcd.net import rps
+from mrcd.net.netlink import set_offload
 
 MRCD, MRCD_ONE, KERNEL, KERNEL_ECMP, PLAIN, MPTCP = "mrcd", "mrcd-1", "kernel", "kernel-ecmp", "plain", "mptcp"
 OURS = (MRCD, MRCD_ONE)
+_MPTCP_ENABLED = Path("/proc/sys/net/mptcp/enabled")
+# MPTCP leaves a subflow after one of its timeouts without data, instead of four.
+_MPTCP_SYSCTLS = [("mptcp/stale_loss_cnt", "1")]
+EQUAL, DEFAULT = "equal", "default"  # receive settings
+RECEIVE_WORDS = {
+    EQUAL: "RPS over all CPUs and GRO, on the interfaces by which each candidate receives; bounds are judged by these",
+    DEFAULT: "each at its own default: mrcd with RPS over all CPUs on mrc0, the others without RPS and GRO (a veth's)",
+}
 _DENIED_FOR = "5m"  # longer than a run; a denial that is left behind then ends by itself
 _PROTOCOL = "static"
 _ROUTES_WITHIN_S = 5.0
@@ -245,3 +258,73 @@ def plane_routes(lab: Lab, plane: int) -> dict[str, list[str]]:
         source: [f"route replace {far}/128 src {own} {through[source]}"],
         target: [f"route replace {own}/128 src {far} {through[target]}"],
     }
+
+
+def mptcp_missing() -> str | None:
+    """Returns why MPTCP was not measured; None if the kernel has it."""
+    return None if _MPTCP_ENABLED.exists() else "This kernel has no MPTCP (CONFIG_MPTCP), so it was not measured."
+
+
+def install_mptcp(lab: Lab) -> Ends:
+    """Sets routes, limits, sysctls, and the addresses that the target announces. Returns the first subflow's ends."""
+    planes = lab.fabric.parameters.planes
+    ends = [plane_ends(lab, p) for p in range(planes)]
+    source, target = ends[0].source, ends[0].target
+    for plane in range(planes):
+        for host, lines in plane_routes(lab, plane).items():
+            netns.batch_in(lab.ns(host), ("ip",), lines)
+    for host in (source, target):
+        with lab.inside(host):
+            netns.write_sysctls(_MPTCP_SYSCTLS)
+    limits = f"mptcp limits set subflows {planes} add_addr_accepted {planes}"
+    announced = [f"mptcp endpoint add {e.target_address} id {p} signal" for p, e in enumerate(ends) if p > 0]
+    netns.batch_in(lab.ns(source), ("ip",), ["mptcp endpoint flush", limits])
+    netns.batch_in(lab.ns(target), ("ip",), ["mptcp endpoint flush", limits, *announced])
+    return ends[0]
+
+
+def check_mptcp(lab: Lab, flow: Flow) -> None:
+    """Raises MachineError unless the flow has a subflow on each plane."""
+    planes = lab.fabric.parameters.planes
+    if flow.subflows != planes:
+        raise MachineError(
+            f"the MPTCP flow has {flow.subflows} subflows instead of {planes}",
+            hint="are the planes' addresses reachable? see ip mptcp endpoint, nstat -az 'MPTcpExt*'",
+        )
+
+
+@contextlib.contextmanager
+def receiving(lab: Lab, candidate: str, settings: str, hosts: Sequence[str] = ()) -> Iterator[None]:
+    """A block in which hosts, by default the two of `pair`, receive a candidate's packets with these settings.
+
+    Raises MachineError.
+    """
+    with contextlib.ExitStack() as undo:
+        if settings == EQUAL:
+            for host in hosts or pair(lab):
+                undo.enter_context(_equal(lab, host, candidate))
+        yield
+
+
+@contextlib.contextmanager
+def _equal(lab: Lab, host: str, candidate: str) -> Iterator[None]:
+    config = lab.fabric.config
+    own = config.interface_names(config.host(host))
+    names = [config.overlay.interface] if candidate in OURS else own
+    with lab.inside(host):
+        before = netns.swap_rps(dict.fromkeys(names, rps.format_mask(rps.online_cpus())))
+    try:
+        with lab.inside(host):
+            _set_gro(candidate, names, True)
+        yield
+    finally:
+        with lab.inside(host):
+            _set_gro(candidate, names, False)
+            netns.swap_rps(before)
+
+
+def _set_gro(candidate: str, names: list[str], on: bool) -> None:
+    if candidate in OURS:  # mrcd has switched it on for packet granularity, and would restore it
+        return
+    for name in names:
+        set_offload(name, {"rx-gro": on})

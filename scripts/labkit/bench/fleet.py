@@ -8,10 +8,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import median
 
-from labkit.bench.part import Options, Part, requirement
+from labkit.bench.frame import Bench, Bound, Options, Result, Table
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.etcd import EtcdMembers
@@ -19,7 +19,6 @@ from labkit.cluster.observe import Document
 from labkit.cluster.patience import patience
 from labkit.entry import progress
 from labkit.traffic.streams import Streams
-from mrcd.ctl.terminal.render import Column, count, table
 from mrcd.errors import MachineError
 
 LAB = {"hosts": 8, "planes": 2, "t1": 2}
@@ -105,7 +104,7 @@ def _wait(what: str, true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def measure(lab: Lab, options: Options) -> Document:
+def measure(lab: Lab, options: Options) -> Result:
     """Runs each operation some times under load. Raises MachineError without etcd, or if an operation fails."""
     if (why := EtcdMembers.missing()) is not None:
         raise MachineError(why)
@@ -127,10 +126,15 @@ def measure(lab: Lab, options: Options) -> Document:
             ("a member of etcd dies", fleet.member, 3, None),
             ("daemons killed, etcd gone", fleet.restart, 2, None),
         )
-        rows = [_row(lab, *operation) for operation in operations]
+        rows = [_row(lab, name, do, 1 if options.short else times, undo) for name, do, times, undo in operations]
     finally:
         etcd.kill()
-    return {"hosts": LAB["hosts"], "wanted_packets_per_s": RATE, "operations": rows, "requirements": _bounds(rows)}
+    title = (
+        f"{LAB['hosts']} hosts follow an etcd of three members under four flows of {RATE:,} packets/s; "
+        "times until all hosts have said that they follow"
+    )
+    bound = Bound("packets lost", 0, "").judge(sum(r["lost"] for r in rows))
+    return Result([Table(title, rows)], [bound])
 
 
 def _row(
@@ -149,36 +153,8 @@ def _row(
             streams.go_on()
         sent, lost = streams.finish()
     observe.wait_until_good(lab, lab.fabric.hosts, 30)
-    most, usual = max(seconds), median(seconds)
-    return {
-        "operation": name, "times": times, "median_s": usual, "max_s": most, "packets_sent": sent, "lost_packets": lost,
-    }  # fmt: skip
+    row = {"operation": name, "times": times, "median_s": median(seconds), "max_s": max(seconds)}
+    return row | {"sent": sent, "lost": lost}
 
 
-def _bounds(rows: Sequence[Document]) -> list[Document]:
-    lost, sent = sum(r["lost_packets"] for r in rows), sum(r["packets_sent"] for r in rows)
-    return [requirement("no packet lost", lost == 0, f"{lost} of {sent:,} lost")]
-
-
-def lines(document: Document) -> list[str]:
-    """Returns a table."""
-    rows = [
-        [
-            r["operation"],
-            str(r["times"]),
-            f"{r['median_s']:.2f}",
-            f"{r['max_s']:.2f}",
-            count(r["packets_sent"]),
-            str(r["lost_packets"]),
-        ]
-        for r in document["operations"]
-    ]
-    headings = ("TIMES", "MEDIAN s", "MAX s", "SENT", "LOST")
-    return [
-        f"{document['hosts']} hosts follow an etcd of three members under four flows of "
-        f"{document['wanted_packets_per_s']:,} packets/s; times until all hosts have said that they follow",
-        *table([Column("OPERATION"), *(Column(h, True) for h in headings)], rows, colour=False),
-    ]
-
-
-PART = Part("fleet", measure, lines)
+BENCH = Bench("fleet", measure)

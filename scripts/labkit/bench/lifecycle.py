@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from labkit.bench import candidates
-from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
+from labkit.bench.frame import SOURCE, TARGET, Bench, Bound, Options, Result, Table, judge
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.fabric import host_table
@@ -23,8 +23,8 @@ from labkit.cluster.patience import patience
 from labkit.entry import progress
 from labkit.measure.evorder import EvOrder, Seen
 from labkit.places import REPOSITORY
-from labkit.traffic.stream import Result, Stream
-from mrcd.ctl.terminal.render import Column, count, table
+from labkit.traffic import stream as streams
+from labkit.traffic.stream import Stream
 from mrcd.errors import MachineError
 from mrcd.kernel.object_file import OVERRIDE
 
@@ -138,7 +138,7 @@ def _wait(what: str, true: Callable[[], bool]) -> None:
         time.sleep(_POLL_S)
 
 
-def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **up: object) -> Document:
+def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **up: object) -> Result:
     """Runs each operation `times` times under one flow. The lab is up with the parameters `up`, and all EVs are GOOD.
 
     `other`: an object of another_build(), if there is one.
@@ -163,18 +163,18 @@ def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **
             marks.append(stream.mark())
             result = stream.finish()
         seen.append(order.read())
-    return _document(names, times, rate, marks, seen, changed, result)
+    return _result(names, times, rate, marks, seen, changed, result)
 
 
-def _document(
+def _result(
     names: list[str],
     times: int,
     rate: int,
     marks: list[int],
     seen: list[Seen],
     changed: list[frozenset[int]],
-    result: Result,
-) -> Document:
+    result: streams.Result,
+) -> Result:
     rows: list[Document] = []
     for i, name in enumerate(names):
         wire = seen[i + 1].since(seen[i])
@@ -182,70 +182,42 @@ def _document(
             {
                 "operation": name,
                 "times": times,
-                "packets_sent": marks[i + 1] - marks[i],
-                "lost_packets": result.lost(marks[i], marks[i + 1]),
-                "reordered_within_ev_packets": wire.reordered,
-                "missing_within_ev_packets": wire.missing,
+                "sent": marks[i + 1] - marks[i],
+                "lost": result.lost(marks[i], marks[i + 1]),
+                "reordered_within_ev": wire.reordered,
+                "missing_within_ev": wire.missing,
             }
         )
-    upgrades = sum(len(now) == 1 and now != before for before, now in pairwise([frozenset[int](), *changed]))
-    document: Document = {
-        "wanted_packets_per_s": rate,
+    d = {
+        "lost_packets": result.lost(),
+        "packets_twice": result.twice,
+        "reordered_packets": sum(r["reordered_within_ev"] for r in rows),
+        "upgrades_seen": sum(len(now) == 1 and now != then for then, now in pairwise([frozenset[int](), *changed])),
         "packets_per_s": result.packets_per_s,
         "packets_sent": result.sent,
-        "packets_received": result.received,
-        "packets_twice": result.twice,
-        "lost_packets": result.lost(),
         "socket_drops": result.socket_drops,
         "sender_late_ms": result.late_ms,
-        "upgrades_seen_on_the_wire": upgrades,
         "evs": seen[-1].evs,
-        "operations": rows,
     }
-    reordered = sum(r["reordered_within_ev_packets"] for r in rows)
-    document["requirements"] = [
-        requirement(
-            f"no packet lost in {times} restarts, kills, upgrades and reloads",
-            document["lost_packets"] == 0 and document["packets_twice"] == 0,
-            f"{document['lost_packets']} of {result.sent:,} lost, {result.twice} duplicated",
-        ),
-        requirement("no packet reordered within its EV", reordered == 0, f"{reordered} reordered"),
-        requirement("every upgrade reached the wire", upgrades == times, f"{upgrades} of {times}"),
-        requirement(
-            f"{rate:,} packets per second",
-            result.packets_per_s >= 0.99 * rate,
-            f"{result.packets_per_s:,.0f} per second",
-        ),
-    ]
-    return document
+    words = f"packets lost or duplicated in {times} restarts, kills, upgrades and reloads"
+    bounds = (
+        Bound(words, 0, "", lambda d: d["lost_packets"] + d["packets_twice"]),
+        Bound("packets reordered within their EV", 0, "", lambda d: d["reordered_packets"]),
+        Bound("upgrades that reached the wire", times, "", lambda d: d["upgrades_seen"], is_least=True),
+        Bound("packets per second", 0.99 * rate, "_per_s", lambda d: d["packets_per_s"], is_least=True),
+    )
+    title = (
+        f"One UDP flow {SOURCE} → {TARGET} of {result.packets_per_s:,.0f} packets/s over {d['evs']} EVs, both hosts' "
+        "daemons at once"
+    )
+    return Result([Table(title, rows)], judge(bounds, d), detail=d)
 
 
-def measure(lab: Lab, options: Options) -> Document:
+def measure(lab: Lab, options: Options) -> Result:
     """Measures in burst granularity, the default."""
     lab.up()
     observe.wait_until_good(lab, lab.fabric.hosts)
-    return run(lab, TIMES)
+    return run(lab, 2 if options.short else TIMES)  # an even number of reloads leaves the file as it was
 
 
-def lines(document: Document) -> list[str]:
-    """Returns a table."""
-    rows = [
-        [
-            r["operation"],
-            str(r["times"]),
-            count(r["packets_sent"]),
-            str(r["lost_packets"]),
-            str(r["reordered_within_ev_packets"]),
-            str(r["missing_within_ev_packets"]),
-        ]
-        for r in document["operations"]
-    ]
-    headings = ("TIMES", "SENT", "LOST", "REORDERED", "MISSING ON EV")
-    return [
-        f"One UDP flow {SOURCE} → {TARGET} of {document['packets_per_s']:,.0f} packets/s over {document['evs']} EVs, "
-        f"both hosts' daemons at once; {document['packets_sent']:,} sent, {document['lost_packets']} lost",
-        *table([Column("OPERATION"), *(Column(h, True) for h in headings)], rows, colour=False),
-    ]
-
-
-PART = Part("lifecycle", measure, lines)
+BENCH = Bench("lifecycle", measure)

@@ -1,49 +1,27 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Counts the probes between two hosts in the kernel's tables, and switches them off and on there."""
+"""Counts the control packets of some hosts, probe requests by kind and replies, beside their data; switches probes off.
 
-from collections.abc import Iterable
-from types import TracebackType
+The programs count all of them, over all peers of these hosts. An ACK copy (bpf/dup_ack.h) counts as a data packet;
+the number of copies is given too.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from mrcd.config.cluster_file import Config
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import plan
-from mrcd.kernel import abi
+from mrcd.kernel import abi, enums
 from mrcd.kernel.pinned import Tables
 
 _ETHERNET = 14
 _PROBE, _COUNT = 32, 8  # struct mrc_probe, struct mrc_count
-
-
-class Counts(NamedTuple):
-    """Packets that a host has sent to one peer, since its tables were made or between two readings."""
-
-    data_packets: int  # as on the wire: a burst counts its segments
-    data_bytes: int  # inner
-    requests: int  # probe requests: piggybacked, of sweeps, and in probe bursts
-    reports: int  # those of the requests for a report: nearly all piggybacked
-    replies: int  # received replies
-    requests_elsewhere: int  # to its other peers, which have no traffic: sweeps
-    skips: int  # times that EVs were passed over: congested, or lagging
-
-    def since(self, before: "Counts") -> "Counts":
-        """Returns the counts from `before` to this reading."""
-        return Counts(*(now - then for now, then in zip(self, before, strict=True)))
-
-    def piggybacked(self, evs: int) -> float:
-        """Returns the least number of piggybacked requests, by the reports.
-
-        A sweep requests one report at most, and sends a request on each of the peer's `evs` EVs besides. Probe bursts
-        count as sweeps.
-        """
-        return max(0.0, self.reports - (self.requests - self.reports) / evs)
-
-
-def total(counts: Iterable[Counts]) -> Counts:
-    """Returns their sum."""
-    return Counts(*(sum(column) for column in zip(*counts, strict=True)))
+_KINDS = tuple(kind.text for kind in enums.ProbeKind)
 
 
 class Wire(NamedTuple):
@@ -61,92 +39,135 @@ class Wire(NamedTuple):
         counts = min(config.cluster.evs_per_peer, abi.REPORT_EVS)
         return cls(headers, probe, probe + abi.BALLAST + counts * _COUNT)
 
-    def data_bytes(self, c: Counts) -> int:
-        """Returns the bytes of the data: slightly too few, since tx_bytes counts a burst's inner headers once."""
-        return c.data_bytes + c.data_packets * self.headers
+
+class Sent(NamedTuple):
+    """Packets that a host has sent to all its peers, since its tables were made or between two readings."""
+
+    data_packets: int  # as on the wire: a burst counts its segments
+    data_bytes: int  # inner
+    requests: tuple[int, ...]  # by kind, in the order of enums.ProbeKind
+    reports: int  # those of the requests that include one for a report
+    replies: int  # received replies
+    duplicates: int  # those of the data packets that are ACK copies
+
+    def since(self, before: "Sent") -> "Sent":
+        """Returns the counts from `before` to this reading."""
+        kinds = tuple(now - then for now, then in zip(self.requests, before.requests, strict=True))
+        rest = {f: getattr(self, f) - getattr(before, f) for f in self._fields if f != "requests"}
+        return Sent(requests=kinds, **rest)
 
 
-class Probing:
-    """Switches piggybacked probes of some hosts off and on. At the end they are on again. Counts need two hosts.
+class _HostTables:
+    """The tables of some hosts of a lab, for the length of a block."""
+
+    def __init__(self, lab: Lab, hosts: Sequence[str], *, writable: bool) -> None:
+        with contextlib.ExitStack() as undo:
+            self._tables = {h: Tables(observe.pins(lab, h), writable=writable) for h in hosts}
+            for tables in self._tables.values():
+                undo.callback(tables.close)
+            self._undo = undo.pop_all()
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+
+class Control(_HostTables):
+    """The counters of some hosts."""
+
+    def __init__(self, lab: Lab, hosts: Sequence[str]) -> None:
+        super().__init__(lab, hosts, writable=False)
+        self._wires = {h: Wire.of(lab.fabric.config, h) for h in hosts}
+
+    def __enter__(self) -> "Control":
+        return self
+
+    def read(self) -> dict[str, Sent]:
+        """Returns host → its counts so far."""
+        return {h: _read(t) for h, t in self._tables.items()}
+
+    def since(self, before: Mapping[str, Sent], seconds: float) -> Document:
+        """Returns the document of the counts from `before` until now, `seconds` later."""
+        now = self.read()
+        return _document({h: now[h].since(before[h]) for h in now}, self._wires, seconds)
+
+
+def _read(tables: Tables) -> Sent:
+    return Sent(
+        data_packets=int(tables.evs["tx_packets"].sum()),
+        data_bytes=int(tables.evs["tx_bytes"].sum()),
+        requests=tuple(tables.probes_sent()[k] for k in _KINDS),
+        reports=int(tables.reports["report_seq"].sum(dtype="u8")),
+        replies=int(tables.path_stats["replies"].sum(dtype="u8")),
+        duplicates=int(tables.peers["dup_acks"].sum(dtype="u8")),
+    )
+
+
+def _document(hosts: Mapping[str, Sent], wires: Mapping[str, Wire], seconds: float) -> Document:
+    """Returns packets per second by kind, and the control packets' share of all packets and of all bytes. Pure.
+
+    Bytes are an upper bound: every request for a report counts as if a small packet followed it
+    (bpf/piggyback.h), of the mean packet length of the host that sends the shortest packets.
+    """
+    kept = min((s.data_bytes / s.data_packets for s in hosts.values() if s.data_packets), default=0.0)
+    data_bytes = control_bytes = 0.0
+    for host, sent in hosts.items():
+        wire, requests = wires[host], sum(sent.requests)
+        data_bytes += sent.data_bytes + sent.data_packets * wire.headers
+        requested = requests * wire.probe + sent.reports * (wire.report + kept - wire.probe)
+        control_bytes += requested * (1 + sent.replies / requests) if requests else 0.0
+    data = sum(s.data_packets for s in hosts.values())
+    kinds = {k: sum(s.requests[i] for s in hosts.values()) for i, k in enumerate(_KINDS)}
+    replies = sum(s.replies for s in hosts.values())
+    control = sum(kinds.values()) + replies
+    return {
+        "hosts": list(hosts),
+        "data_packets_per_s": data / seconds,
+        "requests_per_s": {k: n / seconds for k, n in kinds.items()},
+        "replies_per_s": replies / seconds,
+        "duplicate_acks_per_s": sum(s.duplicates for s in hosts.values()) / seconds,
+        "packets_ratio": control / (data + control) if data + control else None,
+        "bytes_ratio": control_bytes / (data_bytes + control_bytes) if data_bytes + control_bytes else None,
+    }
+
+
+def mean(found: Sequence[Document]) -> Document | None:
+    """Returns the mean of documents of equal duration; None without any. Pure."""
+    if not found:
+        return None
+    numbers = [k for k in found[0] if k not in ("hosts", "requests_per_s")]
+    return {
+        "hosts": found[0]["hosts"],
+        "requests_per_s": {k: fmean(d["requests_per_s"][k] for d in found) for k in found[0]["requests_per_s"]},
+        **{k: fmean(d[k] for d in found if d[k] is not None) if any(d[k] for d in found) else None for k in numbers},
+    }
+
+
+class Probing(_HostTables):
+    """Switches piggybacked probes of some hosts off and on. At the end they are on again.
 
     The switch is mrc_node.probe_ifindex: with 0 there the programs piggyback no request and send no ACK copy, so
     the cost of ACK copies counts as the probes' cost. The daemon writes it only when it attaches its programs;
-    the tick's probes and replies continue. If the daemon wrote it meanwhile, its value is kept, and `confirm` raises
-    MachineError.
+    the tick's probes and replies continue.
     """
 
     def __init__(self, lab: Lab, *hosts: str) -> None:
-        self._ids = {h: lab.fabric.config.host(h).id for h in hosts}
-        self._tables: dict[str, Tables] = {}
-        self._was: dict[str, int] = {}
-        self._on = True
-        try:
-            for host in self._ids:
-                self._tables[host] = Tables(observe.pins(lab, host), writable=True)
-                self._was[host] = self._read(host)
-                if not self._was[host]:
-                    raise MachineError(f"{host} piggybacks no probes: its data plane is not attached")
-        except BaseException:
-            self._close()
-            raise
+        super().__init__(lab, hosts, writable=True)
+        self._was = {h: int(t.node["probe_ifindex"]) for h, t in self._tables.items()}
+        for host, ifindex in self._was.items():
+            if not ifindex:
+                self._undo.close()
+                raise MachineError(f"{host} piggybacks no probes: its data plane is not attached")
 
     def __enter__(self) -> "Probing":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._close()
-
     def switch(self, on: bool) -> None:
         """Switches all hosts at once."""
-        self._on = on
         for host, tables in self._tables.items():
             tables.node["probe_ifindex"] = self._was[host] if on else 0
 
-    def confirm(self) -> None:
-        """Checks that the state is still that of `switch`. Raises MachineError."""
-        for host in self._tables:
-            found, wanted = self._read(host), self._was[host] if self._on else 0
-            if found != wanted:
-                raise MachineError(
-                    f"{host}: probe_ifindex was set to {wanted} and is {found}: its daemon has reattached",
-                    hint="nothing else may change the lab meanwhile; its log says why",
-                )
-
-    @property
-    def evs(self) -> int:
-        """Returns the number of EVs from each host to the other."""
-        return min(int((t.evs["configured"][self._row(h)] != 0).sum()) for h, t in self._tables.items())
-
-    def counts(self) -> dict[str, Counts]:
-        """Returns the counts of both hosts towards each other."""
-        return {host: self._count(host) for host in self._tables}
-
-    def _count(self, host: str) -> Counts:
-        tables = self._tables[host]
-        row = self._row(host)
-        evs = tables.evs[row]
-        requests = int(evs["probe_seq"].sum(dtype="u8"))
-        return Counts(
-            data_packets=int(evs["tx_packets"].sum()),
-            data_bytes=int(evs["tx_bytes"].sum()),
-            requests=requests,
-            reports=int(tables.reports[row]["report_seq"]),
-            replies=int(tables.path_stats[row]["replies"].sum(dtype="u8")),
-            requests_elsewhere=int(tables.evs["probe_seq"].sum(dtype="u8")) - requests,
-            skips=int(tables.path_stats[row]["skips"].sum(dtype="u8")),
-        )
-
-    def _row(self, host: str) -> int:
-        """Returns the row of its peer in its tables."""
-        return next(i for h, i in self._ids.items() if h != host)
-
-    def _read(self, host: str) -> int:
-        return int(self._tables[host].node["probe_ifindex"])
-
-    def _close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         for host, tables in self._tables.items():
-            if host in self._was and not self._read(host):
+            if not int(tables.node["probe_ifindex"]):  # else the daemon wrote it meanwhile
                 tables.node["probe_ifindex"] = self._was[host]
-        for tables in self._tables.values():
-            tables.close()
-        self._tables.clear()
+        super().__exit__()

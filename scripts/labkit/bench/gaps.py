@@ -2,7 +2,7 @@
 """Measures the gap that a blackhole leaves in the goodput of a flow, in bins of 10 ms: mrcd and its alternatives.
 
 Each time: a new flow, its usual goodput, then one T1 on its way forwards nothing until the end. A flow that stops
-before the fault is restarted, and counted. While the machine itself pauses no flow can continue: pauses.py tells
+before the fault is restarted, and counted. While the machine itself pauses no flow can continue: machine.py tells
 when, and the empty bins of pauses are counted apart.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from labkit.bench import candidates
-from labkit.bench.failover import mptcp, pauses, stats
-from labkit.bench.failover.events import BIN_NS, FLOW
-from labkit.bench.part import SOURCE, requirement
+from labkit.bench import candidates, machine
+from labkit.bench.faults import FLOW
+from labkit.bench.frame import SOURCE
+from labkit.bench.statistics import summary
 from labkit.cluster import netns, observe
 from labkit.cluster.api import Lab
 from labkit.cluster.fabric import Parameters, t0_name
@@ -23,9 +23,9 @@ from labkit.entry import progress
 from labkit.measure import goodput
 from labkit.measure.goodput import Bins
 from labkit.traffic.flow import Ends, Flow, Protocol
-from mrcd.ctl.terminal.render import percent
 from mrcd.errors import MachineError
 
+BIN_NS = 10_000_000
 MRCD, MPTCP, ECMP = "hole", "mptcp", "kernel-ecmp"
 AT_MOST = {MRCD: 20, MPTCP: 20, ECMP: 3}
 WATCH_S = {MRCD: 2.0, MPTCP: 2.0, ECMP: 5.0}
@@ -86,17 +86,18 @@ def measure(lab: Lab, name: str, faults: int) -> Document:
         "name": name,
         "failed": failed,
         "what": way.words,
-        "bin_ms": BIN_NS / _MS,
-        "watch_s": WATCH_S[name],
         "restarts": restarts,
-        "restarted_after_s": _STANDS_STILL_S,
-        **summaries(found),
+        "still_standing": sum(not f["over"] for f in found),
+        "median_bits_per_s": median(f["usual_bits_per_s"] for f in found),
+        **{k: summary([f[k] for f in found]) for k in ("longest_zero_ms", "below_half_ms")},
+        "before_ms": max(f["before_longest_zero_ms"] for f in found),
+        "events": found,
     }
 
 
 def _way(lab: Lab, name: str) -> Way:
     if name == MPTCP:
-        ends = mptcp.install(lab)
+        ends = candidates.install_mptcp(lab)
         return Way(name, "MPTCP, one subflow per plane, plain addresses", ends, "mptcp")
     if name == ECMP:
         found = candidates.kernel_ecmp(lab, 4)
@@ -107,10 +108,10 @@ def _way(lab: Lab, name: str) -> Way:
 
 def _blackhole(lab: Lab, way: Way, number: int) -> Document:
     p = lab.fabric.parameters
-    with Flow(lab, way.ends, BIN_NS, way.protocol) as flow, pauses.PauseWatcher() as watch:
+    with Flow(lab, way.ends, BIN_NS, way.protocol) as flow, machine.PauseWatcher() as watch:
         flow.poll(_WARM_UP_S)
         if way.protocol == "mptcp":
-            mptcp.check(lab, flow)
+            candidates.check_mptcp(lab, flow)
         before_ns = time.monotonic_ns()
         flow.poll(_BEFORE_S)
         target = _target(lab, flow, way, number, p)
@@ -120,11 +121,11 @@ def _blackhole(lab: Lab, way: Way, number: int) -> Document:
         end_ns = time.monotonic_ns()
         healed = lab.heal(target)[0]
         flow.poll(_LOOK_S)  # a bin is reported when the next begins
-        paused, unwatched = pauses.paused(watch)
+        paused = watch.finish()
     if healed["first_drop_ns"] is None:
         raise MachineError(f"{way.name}: nothing came through {target}", hint="the flow took another way; run it again")
     found = hole(flow.bins, before_ns, command_ns, healed["first_drop_ns"], end_ns, paused)
-    return {"target": target, "unwatched": unwatched, **found}
+    return {"target": target, "unwatched": watch.unwatched} | found
 
 
 def _target(lab: Lab, flow: Flow, way: Way, number: int, p: Parameters) -> str:
@@ -154,7 +155,7 @@ def _carried(lab: Lab) -> dict[tuple[int, int], int]:
 
 
 def hole(
-    bins: Bins, before_ns: int, command_ns: int, begin_ns: int, end_ns: int, paused: Sequence[pauses.Pause] = ()
+    bins: Bins, before_ns: int, command_ns: int, begin_ns: int, end_ns: int, paused: Sequence[machine.Pause] = ()
 ) -> Document:
     """Returns the effect of one blackhole on a flow from its first drop to `end_ns`, and the time before. Pure.
 
@@ -164,71 +165,22 @@ def hole(
     usual = goodput.regular(bins, before_ns, command_ns, BIN_NS)
     after = goodput.regular(bins, start_ns, end_ns, BIN_NS)
     half = median(usual) / 2 if usual else 0.0
-    run = goodput.longest_run(n == 0 for n in after)
-    late = -(-(begin_ns + GRACE_NS - start_ns) // BIN_NS)  # the first bin that begins after GRACE_NS
-    whole = range(before_ns, start_ns + len(after) * BIN_NS, BIN_NS)
-    empty = {at: pauses.stood_still_ns(paused, at, at + BIN_NS) for at in whole if not bins.get(at)}
-    still = [at for at, ns in empty.items() if ns > STOOD_STILL_NS]
+    first = -(-(begin_ns + GRACE_NS - start_ns) // BIN_NS)  # the first bin that begins after GRACE_NS
+    late = [start_ns + n * BIN_NS for n in range(first, len(after)) if not after[n]]
+    still = sum(machine.stood_still_ns(paused, at, at + BIN_NS) > STOOD_STILL_NS for at in late)
     return {
         "usual_bits_per_s": goodput.bits_per_s(2 * half, BIN_NS),
-        "longest_zero_ms": run.length * BIN_NS / _MS,
-        "longest_zero_after_ms": (start_ns + run.first * BIN_NS - begin_ns) / _MS if run.length else None,
-        "late_bins": len(after[late:]),
-        "late_zero_bins": after[late:].count(0),
-        "late_still_bins": sum(at >= start_ns + late * BIN_NS for at in still),
+        "longest_zero_ms": goodput.longest_run(n == 0 for n in after).length * BIN_NS / _MS,
         "below_half_ms": sum(n < half for n in after) * BIN_NS / _MS,
+        "late_bins": len(after[first:]),
+        "late_zero_bins": len(late),
+        "late_still_bins": still,
         "over": any(after[-_LAST_BINS:]),
-        "before_bins": len(usual),
-        "before_zero_bins": usual.count(0),
-        "before_still_bins": sum(at < before_ns + len(usual) * BIN_NS for at in still),
         "before_longest_zero_ms": goodput.longest_run(n == 0 for n in usual).length * BIN_NS / _MS,
-        "before_below_half_ratio": sum(n < half for n in usual) / len(usual) if usual else None,
-        "command_at_ms": (command_ns - begin_ns) / _MS,
-        "empty_bins": [{"at_ms": (at - begin_ns) / _MS, "stood_still_ms": ns / _MS} for at, ns in empty.items()],
-        "pauses": [
-            {
-                "cpu": p.cpu,
-                "at_ms": (p.begin_ns - begin_ns) / _MS,
-                "ms": (p.end_ns - p.begin_ns) / _MS,
-                "stolen_ticks": p.stolen_ticks,
-            }
-            for p in paused
-            if p.end_ns > before_ns and p.begin_ns < end_ns
-        ],
     }
 
 
-def summaries(found: list[Document]) -> Document:
-    """Returns summaries over all blackholes of one way. Pure."""
-    return {
-        "blackholes": len(found),
-        "still_standing": sum(not f["over"] for f in found),
-        "median_bits_per_s": median(f["usual_bits_per_s"] for f in found),
-        "longest_zero_ms": stats.summary([f["longest_zero_ms"] for f in found]),
-        "below_half_ms": stats.summary([f["below_half_ms"] for f in found]),
-        "before_longest_zero_ms": stats.summary([f["before_longest_zero_ms"] for f in found]),
-        "events": found,
-    }
-
-
-def empty_bins(document: Document, when: str) -> tuple[int, int, int]:
-    """Returns empty bins `late` or `before` a fault in all events; those in pauses of the machine; all bins."""
-    empty, still, of = (sum(e[f"{when}_{k}"] for e in document["events"]) for k in ("zero_bins", "still_bins", "bins"))
+def late_bins(way: Document) -> tuple[int, int, int]:
+    """Returns the late empty bins of all events; those in pauses of the machine; all late bins."""
+    empty, still, of = (sum(e[f"late_{k}"] for e in way["events"]) for k in ("zero_bins", "still_bins", "bins"))
     return empty, still, of
-
-
-def required(document: Document) -> Document:
-    """Returns the requirement that mrcd's flow continues while the machine does."""
-    late, still, of = empty_bins(document, "late")
-    before, before_still, before_of = empty_bins(document, "before")
-    worst = max(document["events"], key=lambda e: float(e["longest_zero_ms"]))
-    at = worst["longest_zero_after_ms"]
-    where = f", from {at:.0f} ms after the first drop on" if at is not None else ""
-    return requirement(
-        f"no bin of {document['bin_ms']:g} ms is empty later than {GRACE_NS / _MS:.0f} ms after a blackhole begins, "
-        f"unless the hypervisor stopped a CPU for more than {STOOD_STILL_NS / _MS:g} ms of it",
-        late == still,
-        f"{late} of {of} bins ({percent(late / of)} %) in {document['blackholes']} blackholes, {still} of them the "
-        f"hypervisor's; longest run {worst['longest_zero_ms']:.0f} ms{where}; without a fault {before} of {before_of}, "
-        f"{before_still} the hypervisor's",
-    )

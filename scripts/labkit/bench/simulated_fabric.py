@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Draws faults of a fabric, the packets that they lose, and the sums that hosts would export. Pure.
+"""Draws the traffic and the faults of a fabric, the packets that are lost, and the sums that hosts would export. Pure.
 
 Hosts leave an EV that loses packets, as mrcd does: after so many losses it carries only probes for the hold-down, which
 doubles each time. So an EV through a fault loses a bounded number of packets, however much it would carry.
@@ -10,9 +10,72 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
-from labkit.bench.localise.traffic import SECONDS, Fabric, Floats, Ints, Traffic
 from mrcd.fleet_links.counts import Direction, Element, Fleet, HostSums, Kind, Sums
+
+PEERS = 8  # that a host sends to
+PACKETS_PER_S = 1_000_000  # of a host: 70 Gbit/s in packets of 9,000 bytes
+SECONDS = 60
+_JOB_SIZES = (64, 128, 256, 512, 1024)  # hosts
+_BLOCK = 16  # hosts of a job that are neighbours: schedulers keep them together, but not whole jobs
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Sizes of a two-tier fabric. `slots`: EVs of a pair of hosts in each plane."""
+
+    planes: int
+    t0s: int
+    t1s: int
+    hosts_per_t0: int
+    slots: int
+
+    @property
+    def hosts(self) -> int:
+        """Returns the number of hosts, each with a NIC of as many ports as there are planes."""
+        return self.t0s * self.hosts_per_t0
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The pairs of hosts that exchange packets: arrays (pairs,), ordered by source. `packets`: on each plane."""
+
+    source: Ints
+    target: Ints
+    packets: Floats
+
+
+def draw(fabric: Fabric, rng: Generator) -> Traffic:
+    """Draws jobs that fill the fabric. A host sends to two neighbours of a ring and to random others of its job."""
+    blocks = rng.permutation(-(-fabric.hosts // _BLOCK))
+    order = (blocks[:, None] * _BLOCK + np.arange(_BLOCK)).ravel()
+    order = order[order < fabric.hosts]
+    sources, targets = [], []
+    start = 0
+    while start < len(order):
+        members = order[start : start + int(rng.choice(_JOB_SIZES))]
+        start += len(members)
+        if len(members) < 2:
+            continue
+        size = len(members)
+        place = np.arange(size)
+        steps = [np.full(size, 1), np.full(size, size - 1)]
+        steps += [rng.integers(1, size, size) for _ in range(PEERS - 2)]
+        for step in steps:
+            sources.append(members)
+            targets.append(members[(place + step) % size])
+    source, target = np.concatenate(sources), np.concatenate(targets)
+    key = np.unique(source * fabric.hosts + target)
+    source, target = np.divmod(key, fabric.hosts)
+    weights = rng.lognormal(0.0, 0.5, len(key))
+    total = np.bincount(source, weights, fabric.hosts)
+    packets = weights / total[source] * PACKETS_PER_S * SECONDS / fabric.planes
+    return Traffic(source.astype(np.int64), target.astype(np.int64), packets)
+
 
 NOISE = 1e-6  # mean loss ratio of a NIC's last hop without a fault: what congestion costs
 MOST_NOISE = 1e-5  # of one NIC
@@ -168,20 +231,6 @@ class Simulation:
         probes = np.where(sent < packets, _PROBES, 0)
         lost = rng.binomial((sent + probes).astype(np.int64), ratio).astype(float)
         return Losses(pair, plane, t1, lost, packets - sent - probes)
-
-    def noise(self) -> Losses:
-        """Draws the EVs that lose a packet without a fault."""
-        rng, found = self._rng, []
-        for p in range(self.fabric.planes):
-            lost = rng.poisson(self.traffic.packets * self.noise_of_nic[p, self.traffic.target])
-            pair = np.repeat(np.arange(len(lost)), lost)
-            slot = np.where(self.is_far[pair], rng.integers(self.slots, size=len(pair)), -1)
-            key, count = np.unique(pair * (self.slots + 1) + slot + 1, return_counts=True)
-            pair, slot = key // (self.slots + 1), key % (self.slots + 1) - 1
-            t1 = np.where(slot < 0, -1, self.t1s_of(pair, p, np.maximum(slot, 0)))
-            found.append((pair, np.full(len(pair), p), t1, count.astype(float)))
-        pair, plane, t1, lost = (np.concatenate(columns) for columns in zip(*found, strict=True))
-        return Losses(pair, plane, t1, lost, np.zeros(len(pair)))
 
     # ---- what hosts count ----
 

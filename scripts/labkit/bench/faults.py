@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Breaks a path, waits until it is left, and heals it; repeatedly, under one TCP flow from h0 to h2.
+"""Lists kinds of faults as data; breaks a path under a TCP flow from h0 to h2, waits until it is left, and heals it.
 
 Times are the kernel's: the fault program stamps the first drop; mrcd's programs stamp the last data packet on an
 EV and its change of state. Polling here only decides when to continue.
@@ -11,46 +11,134 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from labkit.bench import candidates
-from labkit.bench.failover import stats
-from labkit.bench.failover.kinds import Kind, Place, places
-from labkit.bench.failover.tables import Bools, Cluster
-from labkit.bench.part import SOURCE, TARGET
+from labkit import plot
+from labkit.bench.frame import SOURCE, TARGET
+from labkit.bench.host_tables import Bools, Cluster
+from labkit.bench.statistics import summary
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
-from labkit.cluster.observe import Document
-from labkit.entry import progress
-from labkit.measure import goodput
-from labkit.traffic.flow import Flow
+from labkit.faults.targets import Direction
+from labkit.tables import duration
+from mrcd.config.cluster_file import Host
 from mrcd.errors import MachineError
 from mrcd.kernel.enums import EvState
 
-BIN_NS = 10_000_000  # bins of the flows of holes.py,
-FINE_NS = 1_000_000  # and of those here
-WARM_UP_S = 1.0
+US, MS = 1_000, 1_000_000
+HARD_CAP_S = 3.0  # a path that drops everything and is still used after this counts as not detected
+LOSSY_CAP_S = 30.0
 FLOW = (SOURCE, TARGET)
 _POLL_S = 0.005
 _HANDS_OFF_S = 0.03  # the timed programs share two cores with this one: sleep until they are probably done
 _QUIET_S = 0.003  # a path without new counts for that long carries no traffic
-_QUIET_WITHIN_S = 0.1
+QUIET_WITHIN_S = 0.1
 _JITTER_S = 0.02  # spreads the faults over a probe interval
 _IN_USE_WITHIN_S = 30.0
 _GOOD_WITHIN_S = 30.0
-_EXCUSED_NS = 2_000_000_000  # idle hosts may detect a path late that was just broken
+EXCUSED_NS = 2_000_000_000  # idle hosts may detect a path late that was just broken
 _ALWAYS = np.iinfo(np.int64).max
-_STILL_WITHIN_NS = 40_000_000  # after a fault; later gaps may come from its healing
-_GIVE_UP = 5  # ends after that many undetected faults in a row
-_BUDGET_S = 600.0  # for a kind of fault: detecting a small loss takes a second or two
-_SAY_S = 5.0
-
 
 Pair = tuple[str, str]  # source, peer
 Missing = dict[tuple[Pair, int], int]  # by pair and EV: data packets sent and not received
+Bounds = tuple[tuple[str, float], ...]  # percentile, ns
+BLACKHOLE: Bounds = (("p50", 500 * US), ("p99", 3 * MS))
+HEAVY_LOSS: Bounds = (("p99", 20 * MS),)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a fault: a T1 of a plane; for a NIC only the plane counts."""
+
+    plane: int
+    t1: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to break a path from h0 to h2. `target` is filled in with the place."""
+
+    name: str
+    words: str
+    target: str
+    drop: float = 1.0
+    down: bool = False  # the link loses its carrier; no packets are dropped by the fault program
+    direction: Direction = "both"
+    killed: bool = False  # no mrcd runs on the two hosts
+    cap_s: float = HARD_CAP_S
+    timed: tuple[str, str] = (SOURCE, TARGET)  # (source, peer) of the timed EVs
+    bounds: Bounds = ()
+    overlay: dict[str, float] = field(default_factory=dict)  # non-default settings of the lab
+
+    def at(self, place: Place) -> str:
+        """Returns the TARGET of `scripts/lab fail`."""
+        return self.target.format(plane=place.plane, t1=place.t1)
+
+    def hits(self, place: Place, source: Host, peer: Host, plane: int, t1: int | None) -> bool:
+        """Returns whether a path from one host to another, through `t1` of `plane`, crosses the broken place.
+
+        Links are those of T0 0.
+        """
+        up, down = self.direction != "down", self.direction != "up"
+        if plane != place.plane:
+            return False
+        if self.target.startswith("nic:"):
+            owner = self.target.split(":")[1]
+            return (up and source.name == owner) or (down and peer.name == owner)
+        if t1 != place.t1:
+            return False
+        return self.target.startswith("t1:") or (up and source.t0 == 0) or (down and peer.t0 == 0)
+
+
+T1, _LINK, _NIC = "t1:{plane}:{t1}", "link:{plane}:0:{t1}", f"nic:{SOURCE}:{{plane}}"
+KINDS = (
+    Kind("t1-blackhole", "a T1 forwards nothing, its links stay up", T1, bounds=BLACKHOLE),
+    Kind("t1-blackhole-killed", "the same while mrcd is dead on both hosts", T1, killed=True, bounds=BLACKHOLE),
+    Kind("nic-link-killed", "mrcd dead on both hosts: the sender's NIC–T0 link drops everything", _NIC, killed=True),
+    Kind("drop-20-killed", "mrcd dead on both hosts: a T1 drops 20 %", T1, drop=0.2, cap_s=LOSSY_CAP_S, killed=True),
+    Kind("t0-t1-link", "a T0–T1 link of the sender drops everything", _LINK),
+    Kind("nic-link", "the sender's NIC–T0 link drops everything (a whole plane)", _NIC),
+    Kind("nic-down", "the sender's NIC–T0 link loses its carrier; timed from the command", _NIC, down=True),
+    Kind("one-way-forward", "a T0–T1 link drops the forward direction", _LINK, direction="up"),
+    Kind(
+        "one-way-reverse",
+        "a T0–T1 link drops the reverse direction (timed: the receiver's EV)",
+        _LINK,
+        direction="down",
+        timed=(TARGET, SOURCE),
+    ),
+    Kind("drop-20", "a T1 drops 20 %", T1, drop=0.2, cap_s=LOSSY_CAP_S, bounds=HEAVY_LOSS),
+    Kind("drop-1", "a T1 drops 1 %", T1, drop=0.01, cap_s=LOSSY_CAP_S),
+    Kind("drop-0.5", "a T1 drops 0.5 %", T1, drop=0.005, cap_s=LOSSY_CAP_S),
+    Kind(
+        "drop-20-no-dup-acks",
+        "a T1 drops 20 %, without ACK copies",
+        T1,
+        drop=0.2,
+        cap_s=LOSSY_CAP_S,
+        overlay={"dup_ack_us": 0},
+    ),
+)
+BY_NAME = {k.name: k for k in KINDS}
+
+
+def places(planes: int, t1s: int) -> Iterator[Place]:
+    """Yields all T1s repeatedly, each in another plane than the one before."""
+    while True:
+        for t1 in range(t1s):
+            for plane in range(planes):
+                yield Place(plane, t1)
+
+
+def strip(name: str, times_ns: Sequence[float | None]) -> plot.Strip:
+    """Returns a row of a picture: a dot per fault, at the time until its paths were left."""
+    found = summary(times_ns)
+    p50, p99 = (found[p] / 1e9 if found[p] is not None else None for p in ("p50", "p99"))
+    said = f"p50 {duration(found['p50'])}, p99 {duration(found['p99'])}"
+    return plot.Strip(name, [t if t is None else t / 1e9 for t in times_ns], p50, p99, said)
 
 
 @dataclass(frozen=True)
@@ -97,7 +185,7 @@ class Stage:
     def __init__(self, lab: Lab, cluster: Cluster, flow: Polled, quiet: Missing) -> None:
         self.lab, self.cluster, self.flow = lab, cluster, flow
         self.wrong: list[str] = []
-        self._random = random.Random(1)
+        self.random = random.Random(1)
         self._excused_until = {h: np.zeros(b.shape, np.int64) for h, b in cluster.bad().items()}
         self._was_bad = cluster.bad()
         self._quiet = quiet
@@ -125,7 +213,7 @@ class Stage:
     def fault(self, kind: Kind, place: Place) -> Event:
         """Breaks a path, waits until it is left or `kind.cap_s` is over, and heals it."""
         evs = self.evs(kind, place)
-        self._wait_until_in_use(kind.timed, evs)
+        self.wait_until_in_use(kind.timed, evs)
         broken = self.break_(kind, place)
         time.sleep(_HANDS_OFF_S)
         found = self.until(lambda: self.cluster.all_in(EvState.ASSUMED_BAD, kind.timed, evs), kind.cap_s)
@@ -136,15 +224,15 @@ class Stage:
             self.wrong.append(f"{' → '.join(kind.timed)} EVs {evs} just before they were hit")
         return event
 
-    def evs(self, kind: Kind, place: Place) -> list[int]:
-        """Returns the EVs of the timed pair that the fault hits."""
-        return self.cluster.of_pair(self.cluster.crossing(lambda *path: kind.hits(place, *path)), kind.timed)
+    def evs(self, kind: Kind, place: Place, pair: Pair | None = None) -> list[int]:
+        """Returns the EVs of a pair, by default the timed one, that the fault hits."""
+        return self.cluster.of_pair(self.cluster.crossing(lambda *path: kind.hits(place, *path)), pair or kind.timed)
 
     def break_(self, kind: Kind, place: Place) -> Broken:
         """Makes the fault."""
         hit = self.cluster.crossing(lambda *path: kind.hits(place, *path))
         evs = self.cluster.of_pair(hit, kind.timed)
-        self._excuse(hit, _ALWAYS)
+        self.excuse(hit, _ALWAYS)
         record = self.lab.fail(
             kind.at(place), drop=None if kind.down else kind.drop, down=kind.down, direction=kind.direction
         )
@@ -162,7 +250,7 @@ class Stage:
         healed = self.lab.heal(kind.at(broken.place))[0]
         self._healed_ns = time.monotonic_ns()
         # Without a daemon these EVs may be found bad only when it is back: `excuse_no_longer` ends that.
-        self._excuse(broken.hit, _ALWAYS if kind.killed else self._healed_ns + _EXCUSED_NS)
+        self.excuse(broken.hit, _ALWAYS if kind.killed else self._healed_ns + EXCUSED_NS)
         begin_ns = int(healed["first_drop_ns"] or broken.command_ns)
         return Event(
             broken.place.plane,
@@ -175,13 +263,14 @@ class Stage:
             in_use=not found or verdict_ns >= broken.command_ns,
         )
 
-    def _excuse(self, hit: dict[str, Bools], until_ns: int) -> None:
+    def excuse(self, hit: dict[str, Bools], until_ns: int) -> None:
+        """Lets the EVs that a fault has hit leave until then."""
         for host, cells in hit.items():
             self._excused_until[host][cells] = until_ns
 
     def excuse_no_longer(self) -> None:
         """Makes every EV that leaves without being hit wrong again, from now on."""
-        until = time.monotonic_ns() + _EXCUSED_NS
+        until = time.monotonic_ns() + EXCUSED_NS
         for cells in self._excused_until.values():
             np.minimum(cells, until, out=cells)
 
@@ -197,7 +286,7 @@ class Stage:
         good_ns = self.cluster.newest(kind.timed, evs, "state_since_ns")
         return replace(event, back_ns=max(0, good_ns - self._healed_ns) if event.leave_ns is not None else None)
 
-    def _wait_until_in_use(self, pair: Pair, evs: list[int]) -> None:
+    def wait_until_in_use(self, pair: Pair, evs: list[int]) -> None:
         """Waits until each of these EVs carries data, and a moment longer."""
         before = self.cluster.sent(pair, evs)
         if not self.until(lambda: bool((self.cluster.sent(pair, evs) > before).all()), _IN_USE_WITHIN_S):
@@ -205,112 +294,17 @@ class Stage:
                 f"{pair[0]} → {pair[1]}: EVs {evs} are not used within {_IN_USE_WITHIN_S:.0f} s",
                 hint=f"has the flow stopped? see scripts/lab status --name {self.lab.state.name}",
             )
-        self.until(lambda: False, self._random.uniform(0, _JITTER_S))
+        self.until(lambda: False, self.random.uniform(0, _JITTER_S))
 
     def _wait_until_quiet(self, pair: Pair, evs: list[int]) -> None:
         """Waits until nothing is in flight on these EVs, for a limited time."""
-        end = time.monotonic() + _QUIET_WITHIN_S
+        end = time.monotonic() + QUIET_WITHIN_S
         while time.monotonic() < end:
             before = self.cluster.sent(pair, evs), self.cluster.received(pair, evs)
             self.look(_QUIET_S)
             after = self.cluster.sent(pair, evs), self.cluster.received(pair, evs)
             if all(bool((a == b).all()) for a, b in zip(before, after, strict=True)):
                 return
-
-
-def measure(lab: Lab, kind: Kind, faults: int) -> Document:
-    """Runs `faults` faults of one kind, or as many as the budget allows."""
-    return record(lab, kind, faults, lambda stage: list(_faults(stage, kind, faults)))
-
-
-def record(lab: Lab, kind: Kind, wanted: int, run: Callable[[Stage], list[Event]]) -> Document:
-    """Returns the document of what `run` does to a flow."""
-    with Cluster(lab) as cluster:
-        quiet = missing(cluster, FLOW, FLOW[::-1])
-        lost, sent = cluster.missing(FLOW), int(cluster.sent(FLOW).sum())
-        with Flow(lab, candidates.overlay(lab, 4), FINE_NS) as flow:
-            stage = Stage(lab, cluster, flow, quiet)
-            flow.poll(WARM_UP_S)
-            begin_ns = time.monotonic_ns()
-            found = run(stage)
-            end_ns = time.monotonic_ns()
-            flow.finish()
-        found = [replace(e, still_ns=still_ns(flow.bins, e.begin_ns)) for e in found]
-        time.sleep(_QUIET_WITHIN_S)
-        lost, sent = cluster.missing(FLOW) - lost, int(cluster.sent(FLOW).sum()) - sent
-    return {
-        "kind": kind.name,
-        "what": kind.words,
-        "wanted": wanted,
-        **summaries(found),
-        "wrong_demotions": stage.wrong,
-        "flow": {
-            "median_bits_per_s": goodput.usual(flow.bins, begin_ns, end_ns),
-            "sent_packets": sent,
-            "lost_packets": lost,
-            "retransmitted_segments": flow.retransmitted_segments,
-        },
-        "events": [asdict(e) for e in found],
-    }
-
-
-def still_ns(bins: goodput.Bins, begin_ns: int) -> int:
-    """Returns the longest run of empty bins in the time after a fault. Pure."""
-    first = begin_ns + -begin_ns % FINE_NS
-    starts = range(first, first + _STILL_WITHIN_NS, FINE_NS)
-    return goodput.longest_run(not bins.get(at) for at in starts).length * FINE_NS
-
-
-def summaries(found: Sequence[Event]) -> Document:
-    """Returns percentiles over the events that met a path in use. Pure."""
-    used = [e for e in found if e.in_use]
-    return {
-        "leave_ns": stats.summary([e.leave_ns for e in used]),
-        "detected_ns": stats.summary([e.detected_ns for e in used]),
-        "lost_skbs": stats.summary([e.lost_skbs for e in used if e.lost_skbs is not None]),
-        "lost_packets": stats.summary([e.lost_packets for e in used]),
-        "still_ns": stats.summary([e.still_ns for e in used if e.still_ns is not None]),
-        "back_ns": stats.summary([e.back_ns for e in used if e.back_ns is not None]),
-    }
-
-
-def _faults(stage: Stage, kind: Kind, wanted: int) -> Iterator[Event]:
-    """Yields faults one after the other, in rounds: the paths are GOOD before each."""
-    p = stage.lab.fabric.parameters
-    rotation = places(p.planes, p.t1)
-    pace = Pace(kind.name, wanted)
-    stage.wait_until_good()
-    with without_daemons(stage) if kind.killed else contextlib.nullcontext():
-        for _ in range(wanted):
-            event = stage.back(kind, stage.fault(kind, next(rotation)))
-            yield event
-            if not pace.goes_on(event.leave_ns is not None):
-                return
-
-
-class Pace:
-    """Reports progress and remaining time, and decides when to stop early."""
-
-    def __init__(self, name: str, wanted: int) -> None:
-        self._name, self._wanted = name, wanted
-        self._began = self._said = time.monotonic()
-        self._done = self._misses = 0
-
-    def goes_on(self, found: bool) -> bool:
-        """Counts one fault; False if no more are to come. Reports on stderr at intervals."""
-        now = time.monotonic()
-        self._done += 1
-        self._misses = 0 if found else self._misses + 1
-        spent, missed = now - self._began, self._misses >= _GIVE_UP
-        early = self._done < self._wanted and (missed or spent > _BUDGET_S)
-        if early:
-            why = f"none of the last {_GIVE_UP} was detected" if missed else f"{_BUDGET_S:.0f} s are over"
-            progress(f"  {self._name}: ends after {self._done} of {self._wanted} faults: {why}")
-        elif now - self._said > _SAY_S:
-            self._said = now
-            left = min(spent / self._done * (self._wanted - self._done), _BUDGET_S - spent)
-            progress(f"  {self._name}: {self._done} of {self._wanted} faults, {left:.0f} s to go")
-        return not early
 
 
 def kill_daemons(stage: Stage) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Compares two ways that were measured in pairs: do they differ? Pure.
+"""Computes percentiles of times of which some never came, and intervals of the median of pairs. Pure.
 
 The interval of the median is the inverted sign test: it holds every ratio that the test would not reject
 (Conover, Practical Nonparametric Statistics, 3.2: order statistics by the binomial distribution). It assumes
@@ -11,9 +11,36 @@ from collections.abc import Sequence
 from statistics import median
 
 from labkit.cluster.observe import Document
+from labkit.tables import duration
 
+Times = Sequence[float | None]  # None: it never came, which is longer than any time
 CONFIDENCE = 0.95
-LEAST = 6  # fewer pairs have no interval of that confidence
+
+
+def percentile(values: Times, share: float) -> float | None:
+    """Returns the nearest rank: the least value that `share` of all do not exceed. None: never, or no values."""
+    ordered = sorted(math.inf if v is None else v for v in values)
+    if not ordered:
+        return None
+    found = ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]
+    return None if math.isinf(found) else found
+
+
+def summary(values: Times) -> Document:
+    """Returns p50, p99 and max; `never` of `count` never came."""
+    return {
+        "count": len(values),
+        "never": sum(v is None for v in values),
+        "p50": percentile(values, 0.5),
+        "p99": percentile(values, 0.99),
+        "max": percentile(values, 1.0),
+    }
+
+
+def spread(name: str, found: Document) -> Document:
+    """Returns the cells of a summary of ns: p50, p99 and the maximum."""
+    none = not found["count"]
+    return {f"{name}_{p}": "-" if none else duration(found[p]) for p in ("p50", "p99", "max")}
 
 
 def compare(ratios: Sequence[float]) -> Document:
@@ -45,16 +72,11 @@ def _rank(n: int) -> tuple[int, float]:
     return best
 
 
-def below(found: Document, bound: float) -> bool:
-    """Returns whether the median is measurably below `bound`: the whole interval is."""
-    return found["high"] is not None and bool(found["high"] < bound)
-
-
 def words(found: Document) -> str:
-    """Returns `median 0.99 (0.9–1.1), 96 % interval 0.97–1.02, 20 pairs`."""
-    if found["low"] is None:
-        return f"{len(found['ratios'])} pairs are too few for an interval"
-    return (
-        f"median {found['median']:.3f} ({found['min']:.2f}–{found['max']:.2f}), "
-        f"{found['confidence_ratio']:.0%} interval {found['low']:.3f}–{found['high']:.3f}, {len(found['ratios'])} pairs"
-    )
+    """Returns `0.990 (0.90–1.10), 96 % interval 0.970–1.020, 20 pairs`; the interval only if there are enough."""
+    if found["median"] is None:
+        return "none"
+    said = f"{found['median']:.3f} ({found['min']:.2f}–{found['max']:.2f})"
+    if found["low"] is not None:
+        said += f", {found['confidence_ratio']:.0%} interval {found['low']:.3f}–{found['high']:.3f}"
+    return f"{said}, {len(found['ratios'])} pairs"
