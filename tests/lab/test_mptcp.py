@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from labkit.bench import candidates
 from labkit.cluster import netns
 from labkit.cluster.api import Lab
+from labkit.traffic import candidates
 from labkit.traffic.flow import Ends, Flow
 from mrcd.errors import MachineError
 from tests.lab.conftest import wait_until

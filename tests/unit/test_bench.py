@@ -3,13 +3,14 @@
 
 import pytest
 
-from labkit.bench import gaps, machine
+from labkit.bench import gaps
 from labkit.bench.faults import BY_NAME, MS, Place
 from labkit.bench.frame import Bound
 from labkit.bench.gaps import BIN_NS
-from labkit.bench.machine import Pause
-from labkit.bench.statistics import compare, summary
 from labkit.cluster.fabric import Parameters, build
+from labkit.measure import machine
+from labkit.measure.machine import Pause
+from labkit.measure.statistics import compare, summary
 from labkit.tables import shown
 from labkit.traffic import pause_watcher
 

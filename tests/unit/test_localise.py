@@ -9,8 +9,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from labkit.bench import simulated_fabric
-from labkit.bench.simulated_fabric import Fabric, Fault, Simulation, directions
+from labkit.cluster import simulated_fabric
+from labkit.cluster.simulated_fabric import Fabric, Fault, Simulation, directions
 from mrcd.fleet_links.counts import Direction, Element, Fleet, HostSums, Kind, Sums
 from mrcd.fleet_links.document import HISTORY_S, _History
 from mrcd.fleet_links.likelihood import NOTHING, Cells, Fit, Views, fit

@@ -43,23 +43,21 @@ def test_a_plateau_is_long_and_near_a_part() -> None:
             repeated((400, 100), (0, 7), (300, 33), (290, 60), (150, 60), (400, 40)),
             {"ideal_ratio": 0.75, "level_ratio": 0.725, "error_ratio": 0.725 / 0.75 - 1, "hole_ms": 70},
             # 150 is more than half of 290
-            {"ideal_ratio": 1.0, "hole_ms": 0, "settled_ms": 600, "lowest_sample_ratio": 150 / 290},
+            {"ideal_ratio": 1.0, "hole_ms": 0},
         ),
         (
             repeated((400, 100), (300, 80), (10, 3), (300, 17), (400, 100)),
             {"hole_ms": 30},  # wherever it is in its phase
             {"hole_ms": 0},
         ),
-        # A plane that does not return; settled at the level that it has.
-        (repeated((400, 100), (300, 200)), {"error_ratio": 0}, {"error_ratio": -0.25, "settled_ms": 0}),
-        ([0.0] * 300, {"level_ratio": 0, "settled_ms": None}, {"level_ratio": 0, "settled_ms": None}),
+        # A plane that does not return.
+        (repeated((400, 100), (300, 200)), {"error_ratio": 0}, {"error_ratio": -0.25}),
+        ([0.0] * 300, {"level_ratio": 0}, {"level_ratio": 0}),
     ],
 )
 def test_steps_are_judged_by_their_last_parts(rates: list[float], down: dict[str, Any], up: dict[str, Any]) -> None:
-    for step, wanted in zip(paper_points.steps(rates, BIN, PHASES, 3.0, 0.2), (down, up), strict=True):
-        assert {k: step[k] for k in wanted} == {
-            k: v if v is None else pytest.approx(v, abs=15 if k == "settled_ms" else 1e-6) for k, v in wanted.items()
-        }
+    for step, wanted in zip(paper_points.steps(rates, BIN, PHASES, 3.0), (down, up), strict=True):
+        assert {k: step[k] for k in wanted} == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(("begin_s", "end_s", "mean"), [(0.005, 0.035, 2.5), (0.0, 0.04, 2.5), (0.05, 0.06, 0)])
@@ -85,16 +83,16 @@ def test_missing_values_sort_last(values: list[float | None], median: float | No
 
 
 def test_runs_become_medians_and_the_one_in_the_middle_is_drawn() -> None:
-    fixed = {"begin_s": 1.0, "end_s": 2.0, "planes": 3, "ideal_ratio": 0.75, "paper": None, "lowest_sample_ratio": 0.9}
+    fixed = {"begin_s": 1.0, "end_s": 2.0, "planes": 3, "ideal_ratio": 0.75, "paper": None}
     runs = [
         {"bits_per_s": [hole], "steps": [fixed | {
-            "level_ratio": 0.75 * (1 + error), "error_ratio": error, "hole_ms": hole, "settled_ms": settled,
+            "level_ratio": 0.75 * (1 + error), "error_ratio": error, "hole_ms": hole,
         }]}
-        for hole, error, settled in ((10, 0.01, 5.0), (200, -0.03, None), (30, 0.02, None))
+        for hole, error in ((10, 0.01), (200, -0.03), (30, 0.02))
     ]  # fmt: skip
     found = paper.combined(runs)
     assert (found["rounds"], found["bits_per_s"]) == (3, [30])
     (one,) = found["steps"]
-    assert (one["hole_ms"], one["most_hole_ms"], one["settled_ms"]) == (30, 200, None)
+    assert (one["hole_ms"], one["most_hole_ms"]) == (30, 200)
     assert one["error_ratio"] == pytest.approx(0.01)
     assert one["errors"] == [0.01, -0.03, 0.02]

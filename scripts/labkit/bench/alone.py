@@ -14,17 +14,19 @@ from statistics import median
 import numpy as np
 
 from labkit import plot
-from labkit.bench import candidates, faults
+from labkit.bench import faults
 from labkit.bench.faults import BLACKHOLE, FLOW, HEAVY_LOSS, MS, T1, Broken, Kind, Pair, Place, Stage, strip
-from labkit.bench.frame import SOURCE, TARGET, Bench, Bound, Options, Result, Table
-from labkit.bench.host_tables import Cluster
-from labkit.bench.statistics import spread, summary
+from labkit.bench.frame import Bench, Bound, Options, Result, Table
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import goodput
+from labkit.measure.host_tables import Cluster
+from labkit.measure.statistics import spread, summary
 from labkit.tables import duration
+from labkit.traffic import candidates
+from labkit.traffic.candidates import SOURCE, TARGET
 from labkit.traffic.flow import Ends, Flow
 from mrcd.errors import MachineError
 from mrcd.health import hold_down
@@ -192,20 +194,6 @@ class Run(Stage):
                 r.again = int(self.cluster.of_evs(way, [r.ev], "flaps")[0]) != r.flaps
 
 
-class _Flows:
-    """Two flows, one each way."""
-
-    def __init__(self, lab: Lab, stack: contextlib.ExitStack) -> None:
-        there = candidates.overlay(lab, 4)
-        back = Ends(there.target, there.target_address, there.source, there.source_address)
-        self.both = [stack.enter_context(Flow(lab, ends)) for ends in (there, back)]
-
-    def poll(self, seconds: float) -> None:
-        """Reads both flows."""
-        for flow in self.both:
-            flow.poll(seconds / len(self.both))
-
-
 def measure(lab: Lab, options: Options) -> Result:
     """Measures with the default hold-downs. Daemons are killed first."""
     lab.up(health={}, overlay={})
@@ -215,9 +203,11 @@ def measure(lab: Lab, options: Options) -> Result:
     failed = ""
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(Cluster(lab))
-        flows = _Flows(lab, stack)
+        there = candidates.overlay(lab, 4)
+        back = Ends(there.target, there.target_address, there.source, there.source_address)
+        flows = [stack.enter_context(Flow(lab, ends)) for ends in (there, back)]
         run = Run(lab, cluster, flows, {})
-        flows.poll(1.0)
+        run.rest(1.0)
         faults.kill_daemons(run)
         begin_ns, ticks = time.monotonic_ns(), {h: cluster.ticks(h) for h in FLOW}
         until, number = time.monotonic() + 60 * options.minutes, 0
@@ -235,9 +225,9 @@ def measure(lab: Lab, options: Options) -> Result:
             progress(f"  ended early: {failed}")
         end_ns = time.monotonic_ns()
         ticked = {h: [now - then for now, then in zip(cluster.ticks(h), ticks[h], strict=True)] for h in FLOW}
-        for flow in flows.both:
+        for flow in flows:
             flow.finish()
-    rates = [goodput.usual(flow.bins, begin_ns, end_ns) for flow in flows.both]
+    rates = [goodput.usual(flow.bins, begin_ns, end_ns) for flow in flows]
     d = {
         "faults": found,
         "failed": failed,

@@ -11,27 +11,29 @@ flood reaches the receiver's XDP program on the other CPU, as packets from a NIC
 
 import contextlib
 import json
+import math
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from scapy.layers.l2 import Ether
 
-from labkit.bench import attacks, candidates, packet_sender
-from labkit.bench.attacks import Attack, Side
-from labkit.bench.frame import SOURCE, TARGET, Bench, Bound, NewEvents, Options, Result, Table, judge
-from labkit.bench.statistics import compare, words
+from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import goodput, progstats
+from labkit.measure.statistics import compare, words
 from labkit.places import REPOSITORY, end_program
 from labkit.tables import percent
+from labkit.traffic import attacks, candidates, packet_sender
+from labkit.traffic.attacks import Attack, Side
+from labkit.traffic.candidates import SOURCE, TARGET
 from labkit.traffic.flow import Flow
 from labkit.traffic.stream import Stream
 from mrcd.auth import secrets_file
@@ -80,18 +82,19 @@ def _harmless(d: Document) -> int:
     )
 
 
-BOUNDS = (
-    Bound("states of EVs that attacks change", 0, "", lambda d: sum(a["changed_evs"] for a in _with("required", d))),
-    Bound("forged packets delivered", 0, "", lambda d: sum(a["delivered"] for a in _with("required", d))),
-    Bound(
-        *("goodput under attack", LEAST_GOODPUT, "_ratio"),
-        lambda d: min(a["goodput_ratio"] for a in _with("required", d)),
-        is_least=True,
-    ),
-    Bound("attacks that do no harm with mode off, and should", 0, "", _harmless),
-    Bound("packets lost by new secrets or modes", 0, "", lambda d: d["rotation"]["lost"] + d["roll_out"]["lost"]),
-    Bound("the newest secret is in use at the end", 1, "", lambda d: d["rotation"]["newest_in_use"], is_least=True),
-)
+def _bounds(d: Document) -> list[Document]:
+    attacks_of = _with("required", d)
+    least = min(a["goodput_ratio"] for a in attacks_of)
+    lost = d["rotation"]["lost"] + d["roll_out"]["lost"]
+    newest = d["rotation"]["newest_in_use"]
+    return [
+        Bound("states of EVs that attacks change", 0, "").judge(sum(a["changed_evs"] for a in attacks_of)),
+        Bound("forged packets delivered", 0, "").judge(sum(a["delivered"] for a in attacks_of)),
+        Bound("goodput under attack", LEAST_GOODPUT, "_ratio", is_least=True).judge(least),
+        Bound("attacks that do no harm with mode off, and should", 0, "").judge(_harmless(d)),
+        Bound("packets lost by new secrets or modes", 0, "").judge(lost),
+        Bound("the newest secret is in use at the end", 1, "", is_least=True).judge(newest),
+    ]
 
 
 def _cost_bounds(granularity: Granularity, cost: Document) -> list[Document]:
@@ -128,7 +131,7 @@ def measure(lab: Lab, options: Options) -> Result:
         for g, c in d["cost"].items()
     ]
     tables = [Table(f"Attacks of {RATE:,} packets/s", shown), Table("Cost of tags in one flow", costs)]
-    bounds = judge(BOUNDS, d) + [b for granularity, cost in d["cost"].items() for b in _cost_bounds(granularity, cost)]
+    bounds = _bounds(d) + [b for granularity, cost in d["cost"].items() for b in _cost_bounds(granularity, cost)]
     return Result(tables, bounds, detail=d)
 
 
@@ -159,25 +162,38 @@ def _attack(lab: Lab, flow: Flow, attack: Attack, seconds: float) -> Document:
     events = NewEvents(lab, (SOURCE, TARGET))
     dropped = {h: attacks.read_drops(lab, h) for h in (SOURCE, TARGET)}
     ratios, sent = [], 0
-    with _sender(lab, attack) as sender, _listening(lab) as delivered:
-        left = seconds
-        while left > 0:
-            quiet = _window(flow, WINDOW_S, None)
+    with contextlib.ExitStack() as stack:
+        with lab.inside(attack.attacker):
+            frames = (attack.frames * (BATCH // len(attack.frames) + 1))[: max(BATCH, len(attack.frames))]
+            sender = packet_sender.frames(lab.fabric.nodes[attack.attacker].ports[0].name, frames)
+            stack.callback(sender.close)
+        receivers = [stack.enter_context(_receiver(lab, host)) for host in (SOURCE, TARGET)]
+        for _ in range(max(1, math.ceil(seconds / WINDOW_S))):
+            quiet, _ = _window(flow, WINDOW_S, None)
             attacked, number = _window(flow, WINDOW_S, sender)
-            ratios.append((quiet[0], attacked))
-            sent, left = sent + number, left - WINDOW_S
+            ratios.append(attacked / quiet if quiet else 0.0)
+            sent += number
         flow.poll(0.2)
-        arrived = delivered()
+        delivered = sum(map(_read_datagrams, receivers))
     return {
         "attack": attack.name,
         "attacker": attack.attacker,
         "packets": sent,
-        "goodput_ratio": median(b / a if a else 0.0 for a, b in ratios),
+        "goodput_ratio": median(ratios),
         "changed_evs": sum(e["to"] != "GOOD" for e in events.read()),
-        "delivered": arrived,
+        "delivered": delivered,
         "drops": {h: attacks.grown_drops(dropped[h], attacks.read_drops(lab, h)) for h in dropped},
         "works_when_off": attack.works_when_off,
     }
+
+
+def _receiver(lab: Lab, host: str) -> socket.socket:
+    """Returns a socket for the forged datagrams that a host delivers."""
+    with lab.inside(host):
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.bind(("", attacks.PORT))
+        receiver.setblocking(False)
+    return receiver
 
 
 def _window(flow: Flow, seconds: float, sender: packet_sender.PacketSender | None) -> tuple[float, int]:
@@ -190,34 +206,6 @@ def _window(flow: Flow, seconds: float, sender: packet_sender.PacketSender | Non
             sent += sender.send(BATCH)
         flow.poll(0.002)
     return goodput.mean(flow.bins, begin + 10**8, end - 10**8) or 0.0, sent
-
-
-@contextlib.contextmanager
-def _sender(lab: Lab, attack: Attack) -> Iterator[packet_sender.PacketSender]:
-    with lab.inside(attack.attacker):
-        frames = (attack.frames * (BATCH // len(attack.frames) + 1))[: max(BATCH, len(attack.frames))]
-        sender = packet_sender.frames(lab.fabric.nodes[attack.attacker].ports[0].name, frames)
-    try:
-        yield sender
-    finally:
-        sender.close()
-
-
-@contextlib.contextmanager
-def _listening(lab: Lab) -> Iterator[Callable[[], int]]:
-    """A block that counts forged datagrams that both ends deliver."""
-    sockets = []
-    for host in (SOURCE, TARGET):
-        with lab.inside(host):
-            receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            receiver.bind(("", attacks.PORT))
-            receiver.setblocking(False)
-            sockets.append(receiver)
-    try:
-        yield lambda: sum(map(_read_datagrams, sockets))
-    finally:
-        for receiver in sockets:
-            receiver.close()
 
 
 def _read_datagrams(receiver: socket.socket) -> int:
@@ -248,12 +236,7 @@ def _rotate(lab: Lab, rotations: int) -> Document:
         auth = tables.auths[lab.fabric.config.host(TARGET).id]
         in_use = int(auth["tx_id"][int(auth["tx_slot"])])
     progress(f"auth: {rotations} secrets, one per second: {result.lost()} of {result.sent} packets lost")
-    return {
-        "rotations": rotations,
-        "sent": result.sent,
-        "lost": result.lost(),
-        "newest_in_use": in_use == held[-1].key_id,
-    }
+    return {"sent": result.sent, "lost": result.lost(), "newest_in_use": in_use == held[-1].key_id}
 
 
 def _roll_out(lab: Lab) -> Document:
@@ -269,7 +252,7 @@ def _roll_out(lab: Lab) -> Document:
                 time.sleep(0.5)
         result = stream.finish()
     progress(f"auth: required → {' → '.join(modes)}: {result.lost()} of {result.sent} packets lost")
-    return {"modes": modes, "sent": result.sent, "lost": result.lost()}
+    return {"sent": result.sent, "lost": result.lost()}
 
 
 # ---- cost ----
@@ -351,7 +334,7 @@ def _kinds(lab: Lab, flow: Flow) -> dict[str, list[bytes]]:
     recorded, answers = attacks.record(side, 0.5, flow.poll), attacks.record(back, 0.5, flow.poll)
     kinds = {a.name: list(a.frames) for a in attacks.forged(side, recorded)}
     data = kinds["forged data"]
-    kinds["unknown host"] = [_changed(frame, sender=60_000) for frame in data]
+    kinds["unknown host"] = [_from_unknown(frame) for frame in data]
     kinds["malformed"] = [frame[: len(frame) // 2] for frame in data]
     kinds["replay"] = list(attacks.replayed(side, recorded).frames)
     errors = [a for a in attacks.forged(back, answers) if a.name == "forged ICMPv6 error"]
@@ -370,10 +353,9 @@ def _kinds(lab: Lab, flow: Flow) -> dict[str, list[bytes]]:
     }
 
 
-def _changed(frame: bytes, **fields: int) -> bytes:
+def _from_unknown(frame: bytes) -> bytes:
     packet = Ether(frame)
-    for name, value in fields.items():
-        setattr(packet[MRC], name, value)
+    packet[MRC].sender = 60_000
     return bytes(packet)
 
 
@@ -382,13 +364,11 @@ def _pinned_flow(lab: Lab) -> Iterator[Flow]:
     """A flow whose ends run on FLOW_CPU."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {FLOW_CPU})
-    try:
-        flow = Flow(lab, candidates.overlay(lab, 4))
-        flow.__enter__()
-    finally:
-        os.sched_setaffinity(0, before)
-    with contextlib.closing(contextlib.ExitStack()) as undo:
-        undo.push(flow)
+    with contextlib.ExitStack() as undo:
+        try:
+            flow = undo.enter_context(Flow(lab, candidates.overlay(lab, 4)))
+        finally:
+            os.sched_setaffinity(0, before)
         yield flow
 
 

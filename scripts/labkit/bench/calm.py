@@ -9,14 +9,14 @@ alike    every path loses 1 %
 from collections.abc import Callable
 from typing import NamedTuple
 
-from labkit.bench import candidates, machine
 from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.measure import goodput
+from labkit.measure import goodput, machine
 from labkit.tables import percent
+from labkit.traffic import candidates
 from labkit.traffic.flow import Flow
 
 STALL_S = 0.5

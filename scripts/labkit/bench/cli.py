@@ -12,25 +12,12 @@ from typing import Any
 import click
 
 from labkit import entry, plot
-from labkit.bench import (
-    alone,
-    auth,
-    calm,
-    cost,
-    failover,
-    fleet,
-    job,
-    lifecycle,
-    localise,
-    machine,
-    paper,
-    scale,
-    throughput,
-)
-from labkit.bench.frame import Bench, Options, Result
+from labkit.bench import alone, auth, calm, cost, failover, job, lifecycle, localise, paper, scale, throughput
+from labkit.bench.frame import Bench, Bound, Options, Result
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
+from labkit.measure import machine
 from labkit.places import REPOSITORY
 from labkit.tables import percent, table
 from mrcd.ctl.examine import checks
@@ -41,10 +28,7 @@ SCHEMA_VERSION = 2
 
 
 _ALL = (throughput.BENCH, cost.BENCH, throughput.PLANES, paper.BENCH, scale.BENCH)
-_MORE = (
-    *(job.BENCH, lifecycle.BENCH, calm.BENCH, failover.BENCH, alone.BENCH),
-    *(auth.BENCH, auth.FLOOD, fleet.BENCH, localise.BENCH),
-)
+_MORE = (job.BENCH, lifecycle.BENCH, calm.BENCH, failover.BENCH, alone.BENCH, auth.BENCH, auth.FLOOD, localise.BENCH)
 BENCHES: dict[str, Bench] = {b.name: b for b in (*_ALL, *_MORE)}
 # Enough to try each bench. What is still longer says so in its own module.
 SHORT = Options(
@@ -65,7 +49,7 @@ _LISTEN_S = 0.5
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("benches", metavar="[PART]…", nargs=-1, type=click.Choice([*BENCHES, "all"]))
 @click.option("--pairs", type=click.IntRange(min=1), help="runs of each candidate, or pairs of runs")
-@click.option("--seconds", type=click.FloatRange(min=0.0), default=0.0, help="length of a run")
+@click.option("--seconds", type=click.FloatRange(min=0.2), help="length of a run")
 @click.option("--ip", type=click.Choice(["4", "6", "both"]), default="both", show_default=True, help="inner IP version")
 @click.option(
     "--full",
@@ -80,46 +64,24 @@ _LISTEN_S = 0.5
     help="throughput: only cells with this word, e.g. udp-64; calm: only this case; localise: only this number of "
     "NICs; repeatable",
 )
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0.1),
-    default=Options.minutes,
-    show_default=True,
-    help="calm: length of each case; alone: time without daemons",
-)
-@click.option(
-    "--faults",
-    type=click.IntRange(min=1),
-    default=Options.faults,
-    show_default=True,
-    help="failover: faults of each kind",
-)
+@click.option("--minutes", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="of calm, alone")
+@click.option("--faults", type=click.IntRange(min=1), default=200, show_default=True, help="failover: of each kind")
 @click.option("--kinds", metavar="A,B,…", help=f"failover: only these kinds, of {', '.join(failover.STAGES)}")
+@click.option("--peers", type=click.IntRange(1, 4096), multiple=True, help="scale: only this number; repeatable")
 @click.option(
-    "--peers", type=click.IntRange(1, 4096), multiple=True, help="scale: only this number of peers; repeatable"
-)
-@click.option(
-    "--figure",
-    "figures",
+    *("--figure", "figures"),
     type=click.Choice(list(paper.EXPERIMENTS)),
     multiple=True,
     help="paper: only this figure; repeatable",
 )
 @click.option(
-    "--to",
-    "directory",
+    *("--to", "directory"),
     type=click.Path(file_okay=False, path_type=Path),
     default=REPOSITORY / "build",
     help="directory of bench.json and PART.svg  [default: build]",
 )
-@click.option(
-    "--name", default="bench", show_default=True, help="name of its lab; an existing lab of that name is replaced"
-)
-@click.option(
-    "--short",
-    is_flag=True,
-    help="as few and as short runs as possible: tries a part and judges no bounds; `all` then means every part",
-)
+@click.option("--name", default="bench", show_default=True, help="of its lab, which replaces one of that name")
+@click.option("--short", is_flag=True, help="try a part, as short as possible, and judge no bounds; `all`: every part")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")
 def bench(
     benches: tuple[str, ...],
@@ -135,9 +97,9 @@ def bench(
 
     Without a PART: throughput, cost, planes, paper and scale, in about fifteen minutes. The other parts are job,
     lifecycle, calm (false demotions under stress), failover, alone (both daemons dead), auth (forged packets, new
-    secrets, the cost of tags), flood (a million forged packets per second), fleet (eight hosts follow an etcd, under
-    load) and localise (are bad links of simulated fabrics named? needs no lab). Exit code 1 if a bound is not met,
-    2 if a part cannot be measured. Progress goes to stderr.
+    secrets, the cost of tags), flood (a million forged packets per second) and localise (are bad links of simulated
+    fabrics named? needs no lab). Exit code 1 if a bound is not met, 2 if a part cannot be measured. Progress goes to
+    stderr.
     """
     versions = (4, 6) if ip == "both" else (int(ip),)
     options = SHORT if short else Options(versions=versions, kinds=_kinds(kinds), **rest)
@@ -148,13 +110,13 @@ def bench(
         progress(f"the machine is {percent(facts['busy_ratio_before'])} busy with other processes: expect noise")
     begun = time.monotonic()
     with entry.own_lab(name) as lab:
-        results, parts, bounds = _measure(lab, chosen, options)
+        results, bounds = _measure(lab, chosen, options)
     failed = [b for b in bounds if "failed" in b]
     document = {
         "schema_version": SCHEMA_VERSION,
         "machine": facts,
         "taken_s": time.monotonic() - begun,
-        "parts": parts,
+        "parts": {part: r.as_json() for part, r in results.items()},
         "bounds": bounds,
         "met": all(b["met"] for b in bounds),
     }
@@ -172,37 +134,30 @@ def bench(
     return 2 if failed else 0 if short or document["met"] else 1
 
 
-def _measure(
-    lab: Lab, benches: Sequence[Bench], options: Options
-) -> tuple[dict[str, Result], Document, list[Document]]:
-    """Returns the results by part, their documents, and the bounds of all.
+def _measure(lab: Lab, benches: Sequence[Bench], options: Options) -> tuple[dict[str, Result], list[Document]]:
+    """Returns the results by part, and the bounds of all.
 
-    A document has the seconds that the part took, and the share of CPU time that the hypervisor stole meanwhile.
     A part that cannot be measured does not discard the others' results: it is a bound that is not met. Its error is
     raised if it is the only part, or if its options are wrong and nothing was measured yet.
     """
     results: dict[str, Result] = {}
-    parts: Document = {}
     bounds: list[Document] = []
     for b in benches:
         begun, used = time.monotonic(), machine.read_cpu()
         try:
-            found = b.measure(lab, options)
+            found = results[b.name] = b.measure(lab, options)
         except (MrcdError, OSError) as e:
             if len(benches) == 1 or (isinstance(e, UsageError) and not results):
                 raise
             progress(f"{b.name} cannot be measured: {e}")
-            words = f"{b.name} can be measured"
-            bounds.append(
-                {"part": b.name, "bound": words, "met": False, "wanted": "", "measured": "", "failed": str(e)}
-            )
+            bound = Bound(f"{b.name} can be measured", 0, "").judge(None) | {"failed": str(e)}
+            bounds.append({"part": b.name, **bound})
             continue
-        results[b.name] = found
-        stolen = machine.read_cpu().since(used).stolen_ratio
-        parts[b.name] = found.as_json() | {"taken_s": time.monotonic() - begun, "stolen_ratio": stolen}
+        found.detail["taken_s"] = time.monotonic() - begun
+        found.detail["stolen_ratio"] = machine.read_cpu().since(used).stolen_ratio
         bounds += [{"part": b.name, **bound} for bound in found.bounds]
-        progress(f"{b.name} took {parts[b.name]['taken_s']:.0f} s")
-    return results, parts, bounds
+        progress(f"{b.name} took {found.detail['taken_s']:.0f} s")
+    return results, bounds
 
 
 def _lines(document: Document, results: Mapping[str, Result]) -> list[str]:

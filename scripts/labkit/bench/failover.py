@@ -1,31 +1,32 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Measures how long a broken path is still used, and how much a flow loses by it, with and without living daemons.
 
-Stages: hundreds of faults of each kind with short hold-downs; then, with the defaults, a T1 that flaps at the rate of
-the paper's worst link, the loss of a flow over a lossy path, and the gap in a flow's goodput (gaps.py).
+Stages: hundreds of faults of each kind with short hold-downs; then, with the defaults, the loss of a flow over a
+lossy path, and the gap in a flow's goodput (gaps.py).
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Literal
 
 from labkit import plot
-from labkit.bench import candidates, faults, gaps
-from labkit.bench.faults import BLACKHOLE, BY_NAME, FLOW, KINDS, T1, Event, Kind, Place, Stage, strip
-from labkit.bench.frame import SOURCE, Bench, Bound, Options, Result, Table
-from labkit.bench.host_tables import Cluster
-from labkit.bench.statistics import spread, summary
+from labkit.bench import faults, gaps
+from labkit.bench.faults import BLACKHOLE, BY_NAME, FLOW, KINDS, Event, Kind, Stage, strip
+from labkit.bench.frame import Bench, Bound, Options, Result, Table
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import goodput
+from labkit.measure.host_tables import Cluster
+from labkit.measure.statistics import spread, summary
 from labkit.tables import duration
+from labkit.traffic import candidates
+from labkit.traffic.candidates import KERNEL_ECMP, MPTCP, SOURCE
 from labkit.traffic.flow import Flow
 from mrcd.errors import MachineError
-from mrcd.kernel.enums import EvState
 
 # The lowest setting of FRR's bfdd: intervals of 10 ms, of which three must be missing (docs.frrouting.org, BFD).
 BFD_NS = 3 * 10_000_000
@@ -34,9 +35,8 @@ BACK_NS = 5_000_000_000  # return by the programs without a daemon
 LOSS_RATIO = 0.0007
 # Paths return soon after each fault, so that hundreds of faults take minutes.
 HEALTH: dict[str, float] = {"hold_down_ms": 100, "hold_down_max_ms": 100, "good_probes": 3}
-FLAPPING = Kind("flapping", "a T1 fails and returns, 13 times a minute", T1)
 LOSS = "loss"
-STAGES = (*(k.name for k in KINDS), FLAPPING.name, LOSS, gaps.MRCD, gaps.MPTCP, gaps.ECMP)
+STAGES = (*(k.name for k in KINDS), LOSS, gaps.MRCD, MPTCP, KERNEL_ECMP)
 
 _FINE_NS = 1_000_000  # bins of the flow
 _WARM_UP_S = 1.0
@@ -45,8 +45,6 @@ _STILL_WITHIN_NS = 40_000_000  # after a fault; later gaps may come from its hea
 _GIVE_UP = 5  # ends after that many undetected faults in a row
 _BUDGET_S = 600.0  # for a kind of fault: detecting a small loss takes a second or two
 _SAY_S = 5.0
-_FLAP_S = 60 / 13
-_FLAPS_AT = Place(1, 1)
 _LOSSY_S = 10.0
 _LOSSY = (
     ("one T1, an EV of the flow, drops 20 %", "t1:1:2", 0.2),
@@ -73,12 +71,10 @@ def measure(lab: Lab, options: Options) -> Result:
 
 def _run_stage(lab: Lab, stage: str, number: int, d: Document) -> None:
     if kind := BY_NAME.get(stage):
-        d["kinds"].append(_record(lab, kind, number, lambda s: list(_make_faults(s, kind, number))))
-    elif stage == FLAPPING.name:
-        d["kinds"].append(_record(lab, FLAPPING, number, lambda s: [_flap(s, n, number) for n in range(number)]))
+        d["kinds"].append(_record(lab, kind, number))
     elif stage == LOSS:
         d["loss"] = [_lose(lab, *case) for case in _LOSSY]
-    elif stage == gaps.MPTCP and (why := candidates.mptcp_missing()):
+    elif stage == MPTCP and (why := candidates.mptcp_missing()):
         d["notes"].append(why)
     else:
         d["holes"].append(gaps.measure(lab, stage, number))
@@ -97,16 +93,16 @@ def _up(lab: Lab, health: dict[str, float], overlay: dict[str, float]) -> None:
     observe.wait_until_good(lab, lab.fabric.hosts, _GOOD_WITHIN_S)
 
 
-def _record(lab: Lab, kind: Kind, wanted: int, run: Callable[[Stage], list[Event]]) -> Document:
-    """Returns the document of what `run` does to a flow. Percentiles are of the events that met a path in use."""
+def _record(lab: Lab, kind: Kind, wanted: int) -> Document:
+    """Makes faults under a flow. Percentiles are of those that met a path in use."""
     with Cluster(lab) as cluster:
         quiet = faults.missing(cluster, FLOW, FLOW[::-1])
         lost, sent = cluster.missing(FLOW), int(cluster.sent(FLOW).sum())
         with Flow(lab, candidates.overlay(lab, 4), _FINE_NS) as flow:
-            stage = Stage(lab, cluster, flow, quiet)
+            stage = Stage(lab, cluster, [flow], quiet)
             flow.poll(_WARM_UP_S)
             begin_ns = time.monotonic_ns()
-            found = run(stage)
+            found = list(_make_faults(stage, kind, wanted))
             end_ns = time.monotonic_ns()
             flow.finish()
         found = [replace(e, still_ns=_still_ns(flow.bins, e.begin_ns)) for e in found]
@@ -125,7 +121,6 @@ def _record(lab: Lab, kind: Kind, wanted: int, run: Callable[[Stage], list[Event
         "median_bits_per_s": goodput.usual(flow.bins, begin_ns, end_ns),
         "sent_packets": sent,
         "lost_packets": lost,
-        "left_before": wanted - len(used) if kind is FLAPPING else 0,
         "events": [asdict(e) for e in found],
     }
 
@@ -163,20 +158,6 @@ def _make_faults(stage: Stage, kind: Kind, wanted: int) -> Iterator[Event]:
                 progress(f"  {kind.name}: {number} of {wanted} faults, {left:.0f} s to go")
 
 
-def _flap(stage: Stage, number: int, flaps: int) -> Event:
-    """Breaks the T1 for half of each period, whatever has been detected by then."""
-    if number % 4 == 0:
-        progress(f"  {FLAPPING.name}: {number} of {flaps}, {(flaps - number) * _FLAP_S:.0f} s to go")
-    began = time.monotonic()
-    evs = stage.evs(FLAPPING, _FLAPS_AT)
-    left_before = stage.cluster.all_in(EvState.ASSUMED_BAD, FLAPPING.timed, evs)
-    broken = stage.break_(FLAPPING, _FLAPS_AT)
-    stage.until(lambda: False, began + _FLAP_S / 2 - time.monotonic())
-    event = stage.mend(broken, stage.cluster.all_in(EvState.ASSUMED_BAD, FLAPPING.timed, evs))
-    stage.until(lambda: False, began + _FLAP_S - time.monotonic())
-    return replace(event, in_use=not left_before)
-
-
 def _lose(lab: Lab, words: str, target: str, drop: float) -> Document:
     """Runs a flow; the fault begins with it, and stays. Loss is by both ends' counters."""
     progress(f"  loss: {words}, {_LOSSY_S:g} s")
@@ -206,7 +187,7 @@ def _bounds(d: Document) -> list[Document]:
     """Returns the bounds of the stages that ran."""
     found = [Bound(f"{f['stage']} can be measured: {f['why']}", 0, "").judge(None) for f in d["failed"]]
     for k in d["kinds"]:
-        kind = BY_NAME.get(k["kind"], FLAPPING)
+        kind = BY_NAME[k["kind"]]
         for p, limit in kind.bounds:
             found.append(Bound(f"{kind.name}: out of use after the first drop, {p}", limit, "_ns").judge(k["leave"][p]))
         if kind.killed:
@@ -264,7 +245,6 @@ def _tables(d: Document) -> list[Table]:
         notes += [
             f"{k['kind']}: {w} was demoted without being hit" for k in d["kinds"] for w in k["wrong_demotions"][:5]
         ]
-        notes += [f"flapping: {k['left_before']} times left before" for k in d["kinds"] if k["left_before"]]
         found.append(Table("Failover of one TCP flow h0 → h2", rows, notes))
     if d["loss"]:
         found.append(Table(f"Loss in {_LOSSY_S:g} s", d["loss"]))

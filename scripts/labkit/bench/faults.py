@@ -12,18 +12,19 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from labkit import plot
-from labkit.bench.frame import SOURCE, TARGET
-from labkit.bench.host_tables import Bools, Cluster
-from labkit.bench.statistics import summary
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.faults.targets import Direction
+from labkit.measure.host_tables import Bools, Cluster
+from labkit.measure.statistics import summary
 from labkit.tables import duration
+from labkit.traffic.candidates import SOURCE, TARGET
+from labkit.traffic.flow import Flow
 from mrcd.config.cluster_file import Host
 from mrcd.errors import MachineError
 from mrcd.kernel.enums import EvState
@@ -172,18 +173,11 @@ def missing(cluster: Cluster, *pairs: Pair) -> Missing:
     return {(p, ev): cluster.missing(p, [ev]) for p in pairs for ev in range(len(cluster.sent(p)))}
 
 
-class Polled(Protocol):
-    """A flow, or several, whose output must be read regularly."""
-
-    def poll(self, seconds: float) -> None:
-        """Reads for that long, at least once."""
-
-
 class Stage:
-    """A flow, the tables, and the current fault. `quiet`: packets missing before the flow began."""
+    """Flows, the tables, and the current fault. `quiet`: packets missing before the flow began."""
 
-    def __init__(self, lab: Lab, cluster: Cluster, flow: Polled, quiet: Missing) -> None:
-        self.lab, self.cluster, self.flow = lab, cluster, flow
+    def __init__(self, lab: Lab, cluster: Cluster, flows: Sequence[Flow], quiet: Missing) -> None:
+        self.lab, self.cluster, self._flows = lab, cluster, flows
         self.wrong: list[str] = []
         self.random = random.Random(1)
         self._excused_until = {h: np.zeros(b.shape, np.int64) for h, b in cluster.bad().items()}
@@ -192,9 +186,10 @@ class Stage:
         self._healed_ns = 0  # time of the newest healing
 
     def look(self, seconds: float = _POLL_S) -> None:
-        """Waits a moment, reads the flow, and records EVs that left without being hit."""
+        """Waits a moment, reads the flows, and records EVs that left without being hit."""
         time.sleep(seconds)
-        self.flow.poll(0)
+        for flow in self._flows:
+            flow.poll(0)
         now = time.monotonic_ns()
         for host, bad in self.cluster.bad().items():
             wrong = bad & ~self._was_bad[host] & (self._excused_until[host] < now)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines a bench: its options, its bounds, and the tables and the picture that it returns."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from labkit import plot
@@ -10,19 +10,17 @@ from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.tables import shown, table
 
-SOURCE, TARGET = "h0", "h2"  # under different T0s
-
 
 @dataclass(frozen=True)
 class Options:
     """The options of the command line. Times in seconds."""
 
     pairs: int | None = None  # None: the bench's own number
-    seconds: float = 0.0  # of one measurement; 0: the bench's own
+    seconds: float | None = None  # of one measurement; None: the bench's own
     versions: tuple[int, ...] = (4, 6)  # of the inner IP
     full: bool = False
     only: tuple[str, ...] = ()  # cells, cases or sizes with all of these words
-    minutes: float = 10.0  # of calm, and of failover with both daemons dead
+    minutes: float = 10.0  # of a case of calm, and of alone
     faults: int = 200  # faults of each kind of failover
     kinds: tuple[str, ...] = ()  # of failover; all if empty
     figures: tuple[str, ...] = ()  # of paper; all if empty
@@ -37,7 +35,6 @@ class Bound:
     words: str
     limit: float
     unit: str
-    read: Callable[[Document], float | None] = lambda d: d["value"]
     is_least: bool = False
 
     def judge(self, value: float | None) -> Document:
@@ -87,11 +84,6 @@ class Bench:
 
     name: str
     measure: Callable[[Lab, Options], Result]
-
-
-def judge(bounds: Iterable[Bound], document: Document) -> list[Document]:
-    """Returns the bounds with the values of a document. Pure."""
-    return [b.judge(b.read(document)) for b in bounds]
 
 
 class NewEvents:

@@ -8,27 +8,26 @@ when, and the empty bins of pauses are counted apart.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
-from labkit.bench import candidates, machine
 from labkit.bench.faults import FLOW
-from labkit.bench.frame import SOURCE
-from labkit.bench.statistics import summary
 from labkit.cluster import netns, observe
 from labkit.cluster.api import Lab
 from labkit.cluster.fabric import Parameters, t0_name
 from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.measure import goodput
+from labkit.measure import goodput, machine
 from labkit.measure.goodput import Bins
-from labkit.traffic.flow import Ends, Flow, Protocol
+from labkit.measure.statistics import summary
+from labkit.traffic import candidates
+from labkit.traffic.candidates import KERNEL_ECMP, MPTCP, SOURCE, Candidate
+from labkit.traffic.flow import Flow
 from mrcd.errors import MachineError
 
 BIN_NS = 10_000_000
-MRCD, MPTCP, ECMP = "hole", "mptcp", "kernel-ecmp"
-AT_MOST = {MRCD: 20, MPTCP: 20, ECMP: 3}
-WATCH_S = {MRCD: 2.0, MPTCP: 2.0, ECMP: 5.0}
+MRCD = "hole"
+AT_MOST = {MRCD: 20, MPTCP: 20, KERNEL_ECMP: 3}
+WATCH_S = {MRCD: 2.0, MPTCP: 2.0, KERNEL_ECMP: 5.0}
 GRACE_NS = 20_000_000  # after the first drop: a bin may be empty in this time
 STOOD_STILL_NS = BIN_NS // 2  # a longer pause of a CPU in an empty bin makes the bin the machine's
 _LAST_BINS = 10  # if these are empty, the flow had stopped at the end
@@ -45,19 +44,9 @@ class FlowStopped(MachineError):
     """Raised for a flow that stops before anything is broken."""
 
 
-@dataclass(frozen=True)
-class Way:
-    """The way of the flow from h0 to h2."""
-
-    name: str
-    words: str
-    ends: Ends
-    protocol: Protocol = "tcp"
-
-
 def measure(lab: Lab, name: str, faults: int) -> Document:
     """Measures one way `faults` times."""
-    way = _way(lab, name)
+    (way,) = candidates.installed(lab, [candidates.MRCD if name == MRCD else name], 4)
     times = min(faults, AT_MOST[name])
     each_s = _WARM_UP_S + _BEFORE_S + WATCH_S[name] + 0.5
     found: list[Document] = []
@@ -69,7 +58,7 @@ def measure(lab: Lab, name: str, faults: int) -> Document:
         try:
             if name == MRCD:
                 observe.wait_until_good(lab, FLOW, _GOOD_WITHIN_S)
-            found.append(_blackhole(lab, way, len(found)))
+            found.append(_blackhole(lab, name, way, len(found)))
         except FlowStopped as e:
             restarts += 1
             progress(f"  {e}; restarted")
@@ -95,18 +84,7 @@ def measure(lab: Lab, name: str, faults: int) -> Document:
     }
 
 
-def _way(lab: Lab, name: str) -> Way:
-    if name == MPTCP:
-        ends = candidates.install_mptcp(lab)
-        return Way(name, "MPTCP, one subflow per plane, plain addresses", ends, "mptcp")
-    if name == ECMP:
-        found = candidates.kernel_ecmp(lab, 4)
-        found.install(lab)
-        return Way(name, found.words, found.ends)
-    return Way(name, "mrcd, sprayed over all EVs", candidates.overlay(lab, 4))
-
-
-def _blackhole(lab: Lab, way: Way, number: int) -> Document:
+def _blackhole(lab: Lab, name: str, way: Candidate, number: int) -> Document:
     p = lab.fabric.parameters
     with Flow(lab, way.ends, BIN_NS, way.protocol) as flow, machine.PauseWatcher() as watch:
         flow.poll(_WARM_UP_S)
@@ -117,7 +95,7 @@ def _blackhole(lab: Lab, way: Way, number: int) -> Document:
         target = _target(lab, flow, way, number, p)
         command_ns = time.monotonic_ns()
         lab.fail(target)
-        flow.poll(WATCH_S[way.name])
+        flow.poll(WATCH_S[name])
         end_ns = time.monotonic_ns()
         healed = lab.heal(target)[0]
         flow.poll(_LOOK_S)  # a bin is reported when the next begins
@@ -128,9 +106,9 @@ def _blackhole(lab: Lab, way: Way, number: int) -> Document:
     return {"target": target, "unwatched": watch.unwatched} | found
 
 
-def _target(lab: Lab, flow: Flow, way: Way, number: int, p: Parameters) -> str:
+def _target(lab: Lab, flow: Flow, way: Candidate, number: int, p: Parameters) -> str:
     """Returns a T1 on the flow's way: each in turn."""
-    if way.name == MRCD:
+    if way.name == candidates.MRCD:
         return f"t1:{number % p.planes}:{number // p.planes % p.t1}"
     used: list[tuple[int, int]] = []
     until = time.monotonic() + _STANDS_STILL_S

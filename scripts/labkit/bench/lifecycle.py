@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from labkit.bench import candidates
-from labkit.bench.frame import SOURCE, TARGET, Bench, Bound, Options, Result, Table, judge
+from labkit.bench.frame import Bench, Bound, Options, Result, Table
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.fabric import host_table
@@ -23,7 +22,8 @@ from labkit.cluster.patience import patience
 from labkit.entry import progress
 from labkit.measure.evorder import EvOrder, Seen
 from labkit.places import REPOSITORY
-from labkit.traffic import stream as streams
+from labkit.traffic import candidates
+from labkit.traffic.candidates import SOURCE, TARGET
 from labkit.traffic.stream import Stream
 from mrcd.errors import MachineError
 from mrcd.kernel.object_file import OVERRIDE
@@ -80,8 +80,12 @@ class Operations:
     def upgrade(self, turn: int) -> None:
         """Restarts with the other object; the next time with the first."""
         self._end(signal.SIGTERM)
-        with _environment(OVERRIDE, str(self.other) if turn % 2 == 0 else None):
+        if turn % 2 == 0:
+            os.environ[OVERRIDE] = str(self.other)
+        try:
             self.lab.up(**self.up)
+        finally:
+            os.environ.pop(OVERRIDE, None)
 
     def reload(self, turn: int) -> None:
         """Changes a setting of the programs, and adds or removes a host: by mrcctl at one end, SIGHUP at the other."""
@@ -114,20 +118,6 @@ def _changed(text: str) -> str:
     host = host_table(60, 0, 99, ["10.99.0.61/32"], name="far")
     head, found, rest = text.partition("[health]\n")
     return f"{head}\n{host}\n[health]\noverdue_ms = 11\n{rest if found else ''}"
-
-
-@contextmanager
-def _environment(name: str, value: str | None) -> Iterator[None]:
-    """A block with an environment variable for the lab's daemons."""
-    before = os.environ.pop(name, None)
-    if value is not None:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
-        if before is not None:
-            os.environ[name] = before
 
 
 def _wait(what: str, true: Callable[[], bool]) -> None:
@@ -163,54 +153,27 @@ def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **
             marks.append(stream.mark())
             result = stream.finish()
         seen.append(order.read())
-    return _result(names, times, rate, marks, seen, changed, result)
-
-
-def _result(
-    names: list[str],
-    times: int,
-    rate: int,
-    marks: list[int],
-    seen: list[Seen],
-    changed: list[frozenset[int]],
-    result: streams.Result,
-) -> Result:
     rows: list[Document] = []
     for i, name in enumerate(names):
         wire = seen[i + 1].since(seen[i])
-        rows.append(
-            {
-                "operation": name,
-                "times": times,
-                "sent": marks[i + 1] - marks[i],
-                "lost": result.lost(marks[i], marks[i + 1]),
-                "reordered_within_ev": wire.reordered,
-                "missing_within_ev": wire.missing,
-            }
-        )
-    d = {
-        "lost_packets": result.lost(),
-        "packets_twice": result.twice,
-        "reordered_packets": sum(r["reordered_within_ev"] for r in rows),
-        "upgrades_seen": sum(len(now) == 1 and now != then for then, now in pairwise([frozenset[int](), *changed])),
-        "packets_per_s": result.packets_per_s,
-        "packets_sent": result.sent,
-        "socket_drops": result.socket_drops,
-        "sender_late_ms": result.late_ms,
-        "evs": seen[-1].evs,
-    }
+        row = {"operation": name, "times": times, "sent": marks[i + 1] - marks[i]}
+        row |= {"lost": result.lost(marks[i], marks[i + 1]), "reordered_within_ev": wire.reordered}
+        rows.append(row | {"missing_within_ev": wire.missing})
+    reordered = sum(r["reordered_within_ev"] for r in rows)
+    upgrades = sum(len(now) == 1 and now != then for then, now in pairwise([frozenset[int](), *changed]))
     words = f"packets lost or duplicated in {times} restarts, kills, upgrades and reloads"
-    bounds = (
-        Bound(words, 0, "", lambda d: d["lost_packets"] + d["packets_twice"]),
-        Bound("packets reordered within their EV", 0, "", lambda d: d["reordered_packets"]),
-        Bound("upgrades that reached the wire", times, "", lambda d: d["upgrades_seen"], is_least=True),
-        Bound("packets per second", 0.99 * rate, "_per_s", lambda d: d["packets_per_s"], is_least=True),
-    )
+    bounds = [
+        Bound(words, 0, "").judge(result.lost() + result.twice),
+        Bound("packets reordered within their EV", 0, "").judge(reordered),
+        Bound("upgrades that reached the wire", times, "", is_least=True).judge(upgrades),
+        Bound("packets per second", 0.99 * rate, "_per_s", is_least=True).judge(result.packets_per_s),
+    ]
+    d = {"socket_drops": result.socket_drops, "sender_late_ms": result.late_ms, "evs": seen[-1].evs}
     title = (
         f"One UDP flow {SOURCE} → {TARGET} of {result.packets_per_s:,.0f} packets/s over {d['evs']} EVs, both hosts' "
         "daemons at once"
     )
-    return Result([Table(title, rows)], judge(bounds, d), detail=d)
+    return Result([Table(title, rows)], bounds, detail=d)
 
 
 def measure(lab: Lab, options: Options) -> Result:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from labkit.bench import simulated_fabric as simulated
 from labkit.bench.frame import Bench, Bound, Options, Result, Table
-from labkit.bench.simulated_fabric import Fabric, Simulation, directions
+from labkit.cluster import simulated_fabric as simulated
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
+from labkit.cluster.simulated_fabric import Fabric, Simulation, directions
 from labkit.entry import progress
 from mrcd.fleet_links.search import localise
 

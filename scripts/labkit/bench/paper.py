@@ -13,11 +13,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from labkit import plot
-from labkit.bench import candidates
 from labkit.bench import paper_points as points
 from labkit.bench.faults import FLOW
-from labkit.bench.frame import SOURCE, Bench, Bound, Options, Result, Table
-from labkit.bench.host_tables import Cluster
+from labkit.bench.frame import Bench, Bound, Options, Result, Table
 from labkit.bench.paper_points import Curve, Phase, Plateau, middle
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
@@ -25,7 +23,10 @@ from labkit.cluster.fabric import Parameters
 from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import goodput
+from labkit.measure.host_tables import Cluster
 from labkit.tables import percent
+from labkit.traffic import candidates
+from labkit.traffic.candidates import SOURCE
 from labkit.traffic.flow import Flow
 from mrcd.errors import MachineError
 
@@ -38,8 +39,6 @@ WARM_UP_S = 1.0
 PHASE_S, REMOVED_S, RETURNED_S, SILENT_S = 4.0, 1.2, 2.1, 5.0
 FLAP_BEFORE_S, FLAP_AFTER_S = 3.0, 3.5
 SHORT_BEFORE_S, SHORT_DOWN_S = 1.2, 1.6
-FLAPS = 2  # at the paper's worst flap rate
-FLAPS_PER_MINUTE = 13  # of the worst T0–T1 link of the paper's figure 5, read off the plot
 EV_TARGET, EV_DROP = "t1:1:2", 0.2
 BEFORE_S, LOSSY_S = (1.5, 3.0), (3.0, 10.0)  # of 12: without and with the fault; short, and at length
 RANDOM, RANDOM_S = (0.0, 0.001, 0.01), (3.0, 6.0)
@@ -168,31 +167,6 @@ def flapped(lab: Lab, full: bool) -> Document:
     return _with_steps("9b", what, measured, phases, FIGURE_9B)
 
 
-def worst_flapping(lab: Lab, full: bool) -> Document:
-    """Removes and restores half of the planes at the rate of the worst link of figure 5, half of the time each."""
-    targets, period_s = _half(lab), 60 / FLAPS_PER_MINUTE
-    end_s = FLAP_BEFORE_S + FLAPS * period_s
-    with course(lab, WARM_UP_S, end_s) as (c, measured):
-        for n in range(FLAPS):
-            c.go_on_until(FLAP_BEFORE_S + n * period_s)
-            for target in targets:
-                c.fail(target, _label(target), down=True)
-            c.go_on_until(FLAP_BEFORE_S + (n + 0.5) * period_s)
-            for target in targets:
-                c.heal(target)
-    rates = measured["bits_per_s"]
-    usual = points.mean(rates, BIN_S, 0.0, FLAP_BEFORE_S)
-    sample = round(FIGURE_9B.read()[0].spacing_s / BIN_S)
-    lowest = min(points.windows(rates[round(FLAP_BEFORE_S / BIN_S) :], sample))
-    return measured | {
-        "figure": "9b at 5's worst rate",
-        "what": f"half the planes flap {FLAPS_PER_MINUTE} times a minute, the worst link's rate of figure 5",
-        "usual_bits_per_s": usual,
-        "mean_ratio": points.mean(rates, BIN_S, FLAP_BEFORE_S, end_s) / usual if usual else None,
-        "lowest_sample_ratio": lowest / usual if usual else None,
-    }
-
-
 def _half(lab: Lab) -> list[str]:
     return [f"nic:{SOURCE}:{plane}" for plane in range(lab.fabric.parameters.planes // 2)]
 
@@ -205,7 +179,7 @@ def _with_steps(figure: str, what: str, measured: Document, phases: Sequence[Pha
     """Returns a course with its steps, and the paper's beside it."""
     shares, found = paper.read()
     rates, end_s, begins = measured["bits_per_s"], measured["seconds"], [p.begin_s for p in phases[1:]]
-    ours, theirs = points.steps(rates, BIN_S, phases, end_s, shares.spacing_s), points.theirs(shares, found)
+    ours, theirs = points.steps(rates, BIN_S, phases, end_s), points.theirs(shares, found)
     return measured | {
         "figure": figure,
         "what": what,
@@ -304,7 +278,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "12": Experiment(one_ev, 3, 5),
     "16": Experiment(random_loss, 1, 1),
     "19b-silent": Experiment(lambda lab, full: removed(lab, full, silent=True), 0, 1),
-    "9b-worst": Experiment(worst_flapping, 0, 1),
 }
 
 
@@ -357,10 +330,10 @@ def combined(runs: Sequence[Document]) -> Document:
     found = dict(sorted(runs, key=badness)[(len(runs) - 1) // 2]) | {"rounds": len(runs), "steps": []}
     for step in zip(*(r["steps"] for r in runs), strict=True):
         s: Document = {k: step[0][k] for k in ("begin_s", "end_s", "planes", "ideal_ratio", "paper")}
-        s |= {k: middle([r[k] for r in step]) for k in ("level_ratio", "hole_ms", "settled_ms", "lowest_sample_ratio")}
+        s |= {k: middle([r[k] for r in step]) for k in ("level_ratio", "hole_ms")}
         s |= {"error_ratio": s["level_ratio"] / s["ideal_ratio"] - 1, "errors": [r["error_ratio"] for r in step]}
         found["steps"].append(s | {"most_hole_ms": max(r["hole_ms"] for r in step)})
-    keys = ("mean_ratio", "last_used_after_ms", "loss_ratio", "lowest_sample_ratio")
+    keys = ("mean_ratio", "last_used_after_ms", "loss_ratio")
     return found | {k: middle([r[k] for r in runs]) for k in keys if k in found}
 
 
@@ -391,22 +364,19 @@ def _table(d: Document) -> Table:
         rows = [{k: r[k] for k in ("drop_ratio", "mean_bits_per_s", "mean_ratio", "paper_ratio")} for r in d["runs"]]
         return Table(title, rows)
     if not d["steps"]:
-        keys = ("mean_ratio", "loss_ratio", "last_used_after_ms", "lost_on_ev", "lost_elsewhere", "lowest_sample_ratio")
-        row = {k: d[k] for k in keys if k in d}
-        return Table(
-            f"{title}; {rounds}", [row | ({"paper_mean_ratio": d["paper"]["mean_ratio"]} if d["paper"] else {})]
-        )
+        keys = ("mean_ratio", "loss_ratio", "last_used_after_ms", "lost_on_ev", "lost_elsewhere")
+        row = {k: d[k] for k in keys}
+        return Table(f"{title}; {rounds}", [row | {"paper_mean_ratio": d["paper"]["mean_ratio"]}])
     rows = []
     for s in d["steps"]:
         p = s["paper"]
         row = {k: s[k] for k in ("planes", "ideal_ratio", "level_ratio", "error_ratio")}
         row |= {"paper_level_ratio": p and p["level_ratio"], "hole_ms": s["hole_ms"], "most_hole_ms": s["most_hole_ms"]}
         row |= {f"paper_{k}_ms": p[f"{k}_ms"] if p else "-" for k in ("hole", "most_hidden")}
-        row |= {"settled_ms": s["settled_ms"], "paper_settled_ms": p["settled_ms"] if p else "-"}
-        rows.append(row | {"lowest_ratio": s["lowest_sample_ratio"]})
+        rows.append(row)
     notes = [
         "HOLE: longest run of bins of 10 ms below half of the lower neighbouring plateau; MOST HIDDEN: what the "
-        "paper's samples can hide; LOWEST: mean over one of the paper's samples, beside that plateau"
+        "paper's samples can hide"
     ]
     return Table(f"{title}; {rounds}", rows, notes)
 

@@ -17,7 +17,6 @@ DATA = Path(__file__).with_name("data")
 _LEAST_SAMPLES = 8  # least samples of a plateau
 _TOLERANCE = 0.1  # around k parts, as a share of one part
 LAST_PART = 0.4  # end part of a phase that gives its level; planes may still be returning before
-SETTLED, _SETTLED_S = 0.95, 0.1  # share of the new level, and how long it must last
 _LEAST_BINS = 5  # bins of a message, at least, for a meaningful goodput
 
 Point = tuple[float, float]
@@ -132,7 +131,6 @@ def theirs(shares: Curve, found: Sequence[Plateau]) -> list[Document]:
                 "level_ratio": now.level / found[0].level,
                 "hole_ms": run.length * shares.spacing_s * 1000,
                 "most_hidden_ms": max([1 - v / higher for v in between] + [0.0]) * shares.spacing_s * 1000,
-                "settled_ms": (shares.times_s[now.first] - shares.times_s[before.end - 1]) * 1000,
             }
         )
     return documents
@@ -147,22 +145,13 @@ def mean(bits_per_s: Sequence[float], bin_s: float, begin_s: float, end_s: float
     return fmean(found) if found else 0.0
 
 
-def windows(values: Sequence[float], width: int) -> list[float]:
-    """Returns the means over every `width` neighbours."""
-    return [fmean(values[i : i + width]) for i in range(len(values) - width + 1)] if width > 0 else []
-
-
-def steps(
-    bits_per_s: Sequence[float], bin_s: float, phases: Sequence[Phase], end_s: float, sample_s: float
-) -> list[Document]:
+def steps(bits_per_s: Sequence[float], bin_s: float, phases: Sequence[Phase], end_s: float) -> list[Document]:
     """Returns every phase after the first, which has all planes. A level is the mean in the last part of a phase.
 
-    level_ratio          as a ratio to the first phase's level
-    ideal_ratio          present planes, as a ratio to all
-    error_ratio          difference of these two, as a share of the ideal
-    hole_ms              longest run of bins below half of the lower of the two neighbouring levels, in the whole phase
-    settled_ms           until 100 ms have 95 % of the new level; None if they never do
-    lowest_sample_ratio  least mean over `sample_s` in the phase, as a ratio to the lower level
+    level_ratio  as a ratio to the first phase's level
+    ideal_ratio  present planes, as a ratio to all
+    error_ratio  difference of these two, as a share of the ideal
+    hole_ms      longest run of bins below half of the lower of the two neighbouring levels, in the whole phase
     """
     ends = [p.begin_s for p in phases[1:]] + [end_s]
     levels = [
@@ -172,8 +161,6 @@ def steps(
     for (begin_s, planes), end, before, level in zip(phases[1:], ends[1:], levels, levels[1:], strict=False):
         inside = bits_per_s[int(begin_s / bin_s + 1e-9) : math.floor(end / bin_s + 1e-9)]
         lower = min(before, level)
-        settled = windows(inside, round(_SETTLED_S / bin_s))
-        at = next((i for i, m in enumerate(settled) if level and m >= SETTLED * level), None)
         ratio, ideal = _ratio(level, levels[0]), planes / phases[0].planes
         documents.append(
             {
@@ -184,8 +171,6 @@ def steps(
                 "ideal_ratio": ideal,
                 "error_ratio": ratio / ideal - 1,
                 "hole_ms": goodput.longest_run(v < lower / 2 for v in inside).length * bin_s * 1000,
-                "settled_ms": at * bin_s * 1000 if at is not None else None,
-                "lowest_sample_ratio": _ratio(min(windows(inside, round(sample_s / bin_s)), default=0.0), lower),
             }
         )
     return documents

@@ -2,9 +2,8 @@
 """Measures goodput and CPU per Gbit of mrcd beside what a host has without it, in the same lab, alternately.
 
 A cell is a place, a granularity, an IP version and a load. A round measures its candidates right after each other;
-every second round has the other order, so that drift favours none. The ratio of two in one round is a pair. Every
-candidate is measured with the same receive settings, which the bounds use, and with its own defaults. Context and
-defaults are measured in the first rounds only, unless the command line sets the number of pairs.
+every second round has the other order, so that drift favours none. The ratio of two in one round is a pair. Context is
+measured in the first rounds only, unless the command line sets the number of pairs.
 
 The bench `planes` limits every link of the lab (tbf): planes alike, one slower, or one of half the rate. Shares are of
 what the planes together can carry after headers. MPTCP with one subflow per plane is measured beside mrcd.
@@ -19,17 +18,17 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from labkit import plot
-from labkit.bench import candidates, machine, probing
-from labkit.bench.candidates import DEFAULT, EQUAL, KERNEL, KERNEL_ECMP, MPTCP, MRCD, MRCD_ONE, OURS, PLAIN, Candidate
-from labkit.bench.frame import TARGET, Bench, Bound, NewEvents, Options, Result, Table
-from labkit.bench.statistics import compare, words
+from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table
 from labkit.cluster import netns, observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.measure import goodput, order
+from labkit.measure import goodput, machine, order
+from labkit.measure.statistics import compare, words
+from labkit.traffic import candidates
+from labkit.traffic.candidates import KERNEL, KERNEL_ECMP, MPTCP, MRCD, PLAIN, TARGET, Candidate
 from labkit.traffic.datagrams import Datagrams
-from labkit.traffic.flow import Ends, Flow, Protocol
+from labkit.traffic.flow import Flow
 from mrcd.config.cluster_file import Granularity
 from mrcd.errors import MachineError, UsageError
 from mrcd.net.netlink import set_offload
@@ -39,7 +38,6 @@ FULL_PAIRS = 5
 CONTEXT_ROUNDS, GLIMPSE_ROUNDS = 2, 1
 FULL_S, SHORT_S = 1.0, 0.7  # lengths of a run
 Where = Literal["direct", "lab"]
-MTU: dict[Where, int] = {"direct": 1500, "lab": 9100}
 WORDS: dict[Where, str] = {"direct": "host to host", "lab": "lab"}
 PLANES_RUNS, PLANES_CONTEXT_RUNS = 5, 2  # of a case with a bound, and of what is measured beside it
 PLANES_S = 1.0
@@ -98,33 +96,22 @@ class Cell:
         """Returns a name of one line."""
         return f"{WORDS[self.where]}, MTU {self.mtu}, {self.granularity}, {self.load.name}, IPv{self.version}"
 
-    @property
-    def fits(self) -> bool:
-        """Returns whether the load's packets pass without fragmentation."""
-        return self.load.packet_bytes <= self.mtu - 80
-
 
 def default() -> list[Cell]:
-    """Returns the cells with requirements, and a glimpse of the other loads: seven minutes."""
-    direct, lab = MTU["direct"], MTU["lab"]
-    context = (KERNEL_ECMP, MPTCP)
+    """Returns the cells with bounds, and a glimpse of the other loads: seven minutes."""
     udp_64, udp_1400, udp_8900 = LOADS[2:]
-    found = [
-        Cell("direct", direct, "burst", 6, _TCP_1, (MRCD, KERNEL, PLAIN), context),
-        Cell("direct", direct, "burst", 6, _TCP_8, (MRCD, KERNEL), (PLAIN,)),
-        *(_glimpse("direct", direct, load) for load in (udp_64, udp_1400)),
-        Cell("direct", direct, "packet", 6, _TCP_1, (MRCD, KERNEL, PLAIN)),
-        Cell("lab", lab, "burst", 6, _TCP_1, (MRCD, KERNEL, PLAIN), (*context, MRCD_ONE)),
-        Cell("lab", lab, "burst", 6, _TCP_8, (MRCD, KERNEL), (PLAIN,)),
-        _glimpse("lab", lab, udp_8900),
-        _glimpse("lab", lab, _TCP_1, 4),
+    ways = (MRCD, KERNEL, PLAIN)
+    return [
+        Cell("direct", 1500, "burst", 6, _TCP_1, ways, (KERNEL_ECMP, MPTCP)),
+        Cell("direct", 1500, "burst", 6, _TCP_8, (MRCD, KERNEL), (PLAIN,)),
+        Cell("direct", 1500, "burst", 6, udp_64, ways, glimpse=True),
+        Cell("direct", 1500, "burst", 6, udp_1400, ways, glimpse=True),
+        Cell("direct", 1500, "packet", 6, _TCP_1, ways),
+        Cell("lab", 9100, "burst", 6, _TCP_1, ways, (KERNEL_ECMP, MPTCP)),
+        Cell("lab", 9100, "burst", 6, _TCP_8, (MRCD, KERNEL), (PLAIN,)),
+        Cell("lab", 9100, "burst", 6, udp_8900, ways, glimpse=True),
+        Cell("lab", 9100, "burst", 4, _TCP_1, (MRCD, KERNEL), glimpse=True),
     ]
-    return [c for c in found if c.fits]
-
-
-def _glimpse(where: Where, mtu: int, load: Load, version: int = 6) -> Cell:
-    peers = (MRCD, KERNEL, PLAIN) if version == 6 else (MRCD, KERNEL)
-    return Cell(where, mtu, "burst", version, load, peers, glimpse=True)
 
 
 def full() -> list[Cell]:
@@ -133,18 +120,11 @@ def full() -> list[Cell]:
     granularities: tuple[Granularity, ...] = ("burst", "packet")
     found = []
     for where, granularity, version, load in itertools.product(places, granularities, (6, 4), LOADS):
-        compared = (MRCD, KERNEL, PLAIN) if version == 6 or where == "direct" else (MRCD, KERNEL)
-        context: tuple[str, ...] = (KERNEL_ECMP,)
-        if (where, granularity, load) == ("lab", "burst", _TCP_1):
-            context += (MRCD_ONE,)
-        if version == 6 and not load.packet_bytes:
-            context += (MPTCP,)
-        at = MTU["lab"] if load.packet_bytes > MTU["direct"] else MTU[where]
-        cell = Cell(where, at, granularity, version, load, compared, context)
-        if cell.fits:
-            found.append(cell)
-    order = {c: (places.index(c.where), c.mtu, granularities.index(c.granularity)) for c in found}
-    return sorted(found, key=lambda c: order[c])
+        ways = (MRCD, KERNEL, PLAIN) if version == 6 else (MRCD, KERNEL)
+        context = (KERNEL_ECMP, MPTCP) if version == 6 and not load.packet_bytes else (KERNEL_ECMP,)
+        mtu = 9100 if where == "lab" or load.packet_bytes > 1500 else 1500
+        found.append(Cell(where, mtu, granularity, version, load, ways, context))
+    return sorted(found, key=lambda c: (places.index(c.where), c.mtu, c.granularity))
 
 
 def chosen(cells: Sequence[Cell], versions: Sequence[int], only: Sequence[str]) -> list[Cell]:
@@ -163,7 +143,7 @@ def chosen(cells: Sequence[Cell], versions: Sequence[int], only: Sequence[str]) 
 
 def name_of(cell: Cell, candidate: str) -> str:
     """Returns a candidate's name; in packet granularity the NICs' GSO is off for all candidates."""
-    return f"{candidate}, GSO off" if cell.granularity == "packet" and candidate not in OURS else candidate
+    return f"{candidate}, GSO off" if cell.granularity == "packet" and candidate != MRCD else candidate
 
 
 def compared(peer: str, mrcd: Sequence[Document], other: Sequence[Document]) -> Document:
@@ -216,7 +196,7 @@ def _bounds(cell: Cell, ratios: Sequence[Document]) -> list[Document]:
 def measure(lab: Lab, options: Options) -> Result:
     """Measures all cells, those of one lab in a row."""
     wanted = chosen(full() if options.full else default(), options.versions, options.only)
-    options = replace(options, seconds=options.seconds or (FULL_S if options.full else SHORT_S))
+    seconds = options.seconds or (FULL_S if options.full else SHORT_S)
     documents: list[Document] = []
     tables, bounds, missing = [], [], ""
     built: tuple[object, ...] = ()
@@ -227,14 +207,14 @@ def measure(lab: Lab, options: Options) -> Result:
             built = _up(lab, cell)
         if MPTCP in cell.context:
             missing = candidates.mptcp_missing() or ""
-        d = _cell(lab, cell, rounds, options)
+        d = _cell(lab, cell, rounds, seconds, every=options.pairs is not None)
         documents.append(d)
         tables.append(_table(cell, d))
         bounds += _bounds(cell, d["ratios"])
-    notes = [*filter(None, [missing]), *(f"RECEIVE {s}: {text}" for s, text in candidates.RECEIVE_WORDS.items())]
+    notes = [*filter(None, [missing]), "All receive with RPS over all CPUs and GRO."]
     tables[-1] = replace(tables[-1], notes=[*tables[-1].notes, *notes])
     title, words = "Throughput beside what a host has without mrcd", "medians of interleaved runs, minimum to maximum"
-    panels = [plot.bars(d["name"], "Gbit/s", d["candidates"], "label", "bits_per_s", 1e-9) for d in documents]
+    panels = [plot.bars(d["name"], "Gbit/s", d["candidates"], "candidate", "bits_per_s", 1e-9) for d in documents]
     return Result(tables, bounds, plot.Picture(title, words, panels, notes), {"cells": documents})
 
 
@@ -256,69 +236,37 @@ def _up(lab: Lab, cell: Cell) -> tuple[object, ...]:
     return cell.where, cell.mtu, cell.granularity
 
 
-def _cell(lab: Lab, cell: Cell, rounds: int, options: Options) -> Document:
-    found = _candidates(lab, cell)
+def _cell(lab: Lab, cell: Cell, rounds: int, seconds: float, *, every: bool) -> Document:
+    """Measures the candidates in turn: the context in the first rounds only, or in `every` round."""
+    found = candidates.installed(lab, (*cell.compared, *cell.context), cell.version)
     events = NewEvents(lab, lab.fabric.hosts)
-    ways = [(c, settings) for settings in (EQUAL, DEFAULT) for c in found]
-    runs: dict[tuple[str, str], list[Document]] = {(c.name, settings): [] for c, settings in ways}
+    runs: dict[str, list[Document]] = {c.name: [] for c in found}
     for number in range(rounds):
-        turn = [
-            w
-            for w in ways
-            if options.pairs or number < CONTEXT_ROUNDS or (w[0].name in cell.compared and w[1] == EQUAL)
-        ]
-        for c, settings in turn if number % 2 == 0 else reversed(turn):
-            with candidates.receiving(lab, c.name, settings), c.in_force(lab):
-                runs[c.name, settings].append(_run(lab, c, cell.load, options))
-        measured = {way: r[-1]["bits_per_s"] / 1e9 for way, r in runs.items() if len(r) > number}
-        for s in (EQUAL, DEFAULT):
-            if said := ", ".join(f"{name} {rate:.2f}" for (name, settings), rate in measured.items() if settings == s):
-                progress(f"  {number + 1}, {s}: {said} Gbit/s")
-    ratios = {
-        settings: [
-            compared(c.name, runs[MRCD, settings], runs[c.name, settings])
-            for c in found
-            if c.name != MRCD and len(runs[c.name, settings]) == len(runs[MRCD, settings])
-        ]
-        for settings in (EQUAL, DEFAULT)
-    }
+        turn = [c for c in found if every or number < CONTEXT_ROUNDS or c.name in cell.compared]
+        for c in turn if number % 2 == 0 else reversed(turn):
+            with candidates.receiving(lab, c.name):
+                runs[c.name].append(_run(lab, c, cell.load, seconds))
+        said = ", ".join(f"{c.name} {runs[c.name][-1]['bits_per_s'] / 1e9:.2f}" for c in turn)
+        progress(f"  {number + 1}: {said} Gbit/s")
     return {
         "name": cell.name,
-        "seconds": options.seconds,
-        "candidates": [_summary(cell, c, s, runs[c.name, s]) for c in found for s in (EQUAL, DEFAULT)],
-        "ratios": ratios[EQUAL],
-        "default_ratios": ratios[DEFAULT],
+        "seconds": seconds,
+        "candidates": [_summary(cell, c, runs[c.name]) for c in found],
+        "ratios": [compared(c.name, runs[MRCD], runs[c.name]) for c in found if c.name in cell.compared[1:]],
         "withdrawals_without_a_fault": len(events.read(to="ASSUMED_BAD")),
     }
 
 
-def _candidates(lab: Lab, cell: Cell) -> list[Candidate]:
-    """Returns the candidates of a cell, installed: the compared ones right after each other."""
-    names = (*cell.compared, *cell.context)
-    found = [c for c in candidates.all_of(lab, cell.version) if c.name in names]
-    found.sort(key=lambda c: c.name not in cell.compared)
-    for c in found:
-        c.install(lab)
-    if MPTCP in names and candidates.mptcp_missing() is None:
-        ends = candidates.install_mptcp(lab)
-        words = "MPTCP, one subflow per plane, plain addresses"
-        found.append(Candidate(MPTCP, cell.version, words, ends, sprayed=None, protocol="mptcp"))
-    return found
-
-
-def _summary(cell: Cell, c: Candidate, settings: str, runs: Sequence[Document]) -> Document:
+def _summary(cell: Cell, c: Candidate, runs: Sequence[Document]) -> Document:
     goodputs = [r["bits_per_s"] for r in runs]
     medians = {
         f"median_{key}": median(r[key] for r in runs if r[key] is not None)
         for key in ("cpu_s_per_gbit", "cpu_busy_ratio", "retransmitted_segments", "packets_per_s", "lost_ratio")
         if any(r.get(key) is not None for r in runs)
     }
-    shown = name_of(cell, c.name)
     return {
-        "shown": shown,
-        "label": shown if settings == EQUAL else f"{shown}, default",
-        "ours": c.name in OURS,
-        "receive": settings,
+        "candidate": name_of(cell, c.name),
+        "ours": c.name == MRCD,
         "what": c.words,
         "congestion_control": runs[0]["congestion_control"],
         "mss_bytes": runs[0]["mss_bytes"],
@@ -326,26 +274,21 @@ def _summary(cell: Cell, c: Candidate, settings: str, runs: Sequence[Document]) 
         "min_bits_per_s": min(goodputs),
         "max_bits_per_s": max(goodputs),
         **medians,
-        "control": probing.mean([r["control"] for r in runs if r["control"]]),
         "runs": list(runs),
     }
 
 
-def _run(lab: Lab, candidate: Candidate, load: Load, options: Options) -> Document:
-    """Lets the flows start, then measures for `options.seconds`. Raises MachineError if they took another way."""
+def _run(lab: Lab, candidate: Candidate, load: Load, seconds: float, warm_up_s: float = _WARM_UP_S) -> Document:
+    """Lets the flows start, then measures. Raises MachineError if they took another way."""
     with contextlib.ExitStack() as stack:
-        control = stack.enter_context(probing.Control(lab, candidates.pair(lab))) if candidate.name in OURS else None
         flows = [stack.enter_context(_flow(lab, candidate, load)) for _ in range(load.flows)]
-        _poll(flows, _WARM_UP_S)
-        if candidate.protocol == "mptcp":
-            for flow in flows:
-                candidates.check_mptcp(lab, flow)
-        sent = control.read() if control else {}
+        _poll(flows, warm_up_s)
+        for flow in flows if candidate.protocol == "mptcp" else ():
+            candidates.check_mptcp(lab, flow)
         carried, used, begin_ns = _nics(lab, candidate), machine.read_cpu(), time.monotonic_ns()
         before = sum(f.retransmitted_segments for f in flows)
-        _poll(flows, options.seconds)
+        _poll(flows, seconds)
         end_ns, used = time.monotonic_ns(), machine.read_cpu().since(used)
-        controlled = control.since(sent, (end_ns - begin_ns) / 1e9) if control else None
         carried = [now - then for now, then in zip(_nics(lab, candidate), carried, strict=True)]
         retransmitted = sum(f.retransmitted_segments for f in flows) - before
         for flow in flows:
@@ -353,15 +296,17 @@ def _run(lab: Lab, candidate: Candidate, load: Load, options: Options) -> Docume
     _check_way(candidate, load, carried)
     bits_per_s = sum(goodput.mean(f.bins, begin_ns, end_ns) or 0.0 for f in flows)
     gbit = bits_per_s * (end_ns - begin_ns) / 1e18
-    return {
+    first, packets = flows[0], Document()
+    if isinstance(first, Datagrams):
+        packets["packets_per_s"] = bits_per_s / 8 / first.payload_bytes
+        packets["lost_ratio"] = 1 - first.received_packets / first.sent_packets if first.sent_packets else None
+    return packets | {
         "bits_per_s": bits_per_s,
         "cpu_s_per_gbit": used.busy_s / gbit if gbit else None,
         "cpu_busy_ratio": used.busy_ratio,
         "retransmitted_segments": retransmitted,
-        "congestion_control": flows[0].congestion_control,
-        "mss_bytes": flows[0].mss_bytes,
-        "control": controlled,
-        **_packets(flows[0], bits_per_s),
+        "congestion_control": first.congestion_control,
+        "mss_bytes": first.mss_bytes,
     }
 
 
@@ -374,21 +319,8 @@ def _flow(lab: Lab, candidate: Candidate, load: Load) -> Flow:
 def _poll(flows: Sequence[Flow], seconds: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        flows[0].poll(min(left, _LOOK_S))
-        for flow in flows[1:]:
-            flow.poll(0)
-    for flow in flows:
-        flow.poll(0)
-
-
-def _packets(flow: Flow, bits_per_s: float) -> Document:
-    """Returns for UDP the packets that arrived, and the share of all sent packets that did not."""
-    if not isinstance(flow, Datagrams):
-        return {}
-    return {
-        "packets_per_s": bits_per_s / 8 / flow.payload_bytes,
-        "lost_ratio": 1 - flow.received_packets / flow.sent_packets if flow.sent_packets else None,
-    }
+        for flow in flows:
+            flow.poll(min(left, _LOOK_S) / len(flows))
 
 
 def _nics(lab: Lab, candidate: Candidate) -> list[int]:
@@ -418,18 +350,17 @@ def _check_way(candidate: Candidate, load: Load, carried: list[int]) -> None:
 def _table(cell: Cell, d: Document) -> Table:
     rows = []
     for c in d["candidates"]:
-        row = {"candidate": c["shown"], "receive": c["receive"], "runs": len(c["runs"])}
+        row = {"candidate": c["candidate"], "runs": len(c["runs"])}
         row |= {k: c[k] for k in ("median_bits_per_s", "min_bits_per_s", "max_bits_per_s")}
         row |= {"cpu_per_gbit_s": c.get("median_cpu_s_per_gbit"), "cpu_busy_ratio": c["median_cpu_busy_ratio"]}
         row |= {k: c[f"median_{k}"] for k in ("packets_per_s", "lost_ratio") if f"median_{k}" in c}
-        row |= {"retransmitted": c["median_retransmitted_segments"], "mss": c["mss_bytes"]}
-        row |= {f"control_{k}_ratio": c["control"] and c["control"][f"{k}_ratio"] for k in ("packets", "bytes")}
-        rows.append(row | {"what": c["what"]})
+        rows.append(
+            row | {"retransmitted": c["median_retransmitted_segments"], "mss": c["mss_bytes"], "what": c["what"]}
+        )
     controls = sorted({c["congestion_control"] for c in d["candidates"]} - {"none"})
     notes = [
-        f"  {settings}: mrcd / {r['peer']}: goodput {words(r['goodput'])}; CPU per Gbit {words(r['cpu_per_gbit'])}"
-        for settings, ratios in ((EQUAL, d["ratios"]), (DEFAULT, d["default_ratios"]))
-        for r in ratios
+        f"  mrcd / {r['peer']}: goodput {words(r['goodput'])}; CPU per Gbit {words(r['cpu_per_gbit'])}"
+        for r in d["ratios"]
     ]
     if d["withdrawals_without_a_fault"]:
         notes.append(f"  EVs withdrawn meanwhile: {d['withdrawals_without_a_fault']}")
@@ -464,13 +395,6 @@ CASES = (
 )
 
 
-class _Way(NamedTuple):
-    name: str
-    ends: Ends
-    protocol: Protocol
-    mtu: int  # MTU of its packets on the links
-
-
 def measure_planes(lab: Lab, options: Options) -> Result:
     """Measures each case alternately over mrcd and over MPTCP."""
     rows: list[Document] = []
@@ -481,10 +405,7 @@ def measure_planes(lab: Lab, options: Options) -> Result:
             rate = case.rate_bits_per_s
             lab.up(rate_bits_per_s=rate)
             observe.wait_until_good(lab, lab.fabric.hosts)
-            p = lab.fabric.parameters
-            ways = [_Way(MRCD, candidates.overlay(lab, options.versions[-1]), "tcp", p.mtu)]
-            if candidates.mptcp_missing() is None:
-                ways.append(_Way(MPTCP, candidates.install_mptcp(lab), "mptcp", candidates.inner_mtu(lab)))
+            ways = candidates.installed(lab, (MRCD, MPTCP), options.versions[-1])
         with _limited(lab, case):
             found = _planes_case(lab, case, ways, options)
         rows += found
@@ -503,8 +424,7 @@ def measure_planes(lab: Lab, options: Options) -> Result:
 @contextlib.contextmanager
 def _limited(lab: Lab, case: PlanesCase) -> Iterator[None]:
     """A block in which the last plane differs from the others."""
-    plane = lab.fabric.parameters.planes - 1
-    target = f"nic:{TARGET}:{plane}"
+    target = f"nic:{TARGET}:{lab.fabric.parameters.planes - 1}"
     if case.delay:
         lab.fail(target, delay=case.delay, direction="down")
     elif case.rate_ratio != 1:
@@ -515,64 +435,39 @@ def _limited(lab: Lab, case: PlanesCase) -> Iterator[None]:
         lab.heal()
 
 
-def _planes_case(lab: Lab, case: PlanesCase, ways: list[_Way], options: Options) -> list[Document]:
+def _planes_case(lab: Lab, case: PlanesCase, ways: Sequence[Candidate], options: Options) -> list[Document]:
+    """Measures as many runs of mrcd as its bound needs, else few."""
+    few = PLANES_CONTEXT_RUNS if case.least else 1
+    wanted = {w.name: PLANES_RUNS if options.full or (w.name == MRCD and case.least) else few for w in ways}
+    wanted = dict.fromkeys(wanted, options.pairs) if options.pairs else wanted
     runs: dict[str, list[Document]] = {w.name: [] for w in ways}
-    wanted = {}
-    for way in ways:  # as many runs as its bound needs, else few
-        is_full = options.full or (way.name == MRCD and case.least > 0)
-        usual = PLANES_RUNS if is_full else PLANES_CONTEXT_RUNS if case.least else 1
-        wanted[way.name] = options.pairs or usual
     for n in range(max(wanted.values())):
         progress(f"planes: {case.name}, run {n + 1} of {max(wanted.values())}")
-        for way in ways:
-            if n < wanted[way.name]:
-                with candidates.receiving(lab, way.name, EQUAL):
-                    runs[way.name].append(_planes_run(lab, case, way, options.seconds or PLANES_S))
-    return [_planes_row(case, name, found) for name, found in runs.items()]
+        for way in [w for w in ways if n < wanted[w.name]]:
+            with candidates.receiving(lab, way.name):
+                runs[way.name].append(_planes_run(lab, case, way, options.seconds or PLANES_S))
+    found = []
+    for name, mine in runs.items():
+        ratios = [r["ratio"] for r in mine]
+        late = [sum(r["late_skbs"][i] for r in mine) for i in range(order.BUCKETS)]
+        row = {"planes": case.name, "way": name, "ours": name == MRCD, "runs": mine}
+        row |= {"median_bits_per_s": median(r["bits_per_s"] for r in mine), "median_ratio": median(ratios)}
+        row |= {"min_ratio": min(ratios), "max_ratio": max(ratios), "late_ratio": order.share_late(late)}
+        row |= {f"late_p{p}_bytes": order.percentile(late, p / 100) for p in (50, 99)}
+        found.append(row | {"retransmitted": median(r["retransmitted_segments"] for r in mine)})
+    return found
 
 
-def _planes_run(lab: Lab, case: PlanesCase, way: _Way, seconds: float) -> Document:
-    config = lab.fabric.config
+def _planes_run(lab: Lab, case: PlanesCase, way: Candidate, seconds: float) -> Document:
+    config, p = lab.fabric.config, lab.fabric.parameters
     ports = [*config.interface_names(config.host(TARGET)), config.overlay.interface]
-    with order.watching(lab.ns(TARGET), ports) as late, Flow(lab, way.ends, protocol=way.protocol) as flow:
-        flow.poll(_PLANES_WARM_UP_S)
-        if way.protocol == "mptcp":
-            candidates.check_mptcp(lab, flow)
-        before, begin_ns, retransmitted = late.late(), time.monotonic_ns(), flow.retransmitted_segments
-        flow.poll(seconds)
-        end_ns, retransmitted = time.monotonic_ns(), flow.retransmitted_segments - retransmitted
-        counts = [now - then for now, then in zip(late.late(), before, strict=True)]
-        flow.finish()
-    most = case.sum_bits_per_s * flow.mss_bytes / (way.mtu + _ETHERNET)
-    bits_per_s = goodput.mean(flow.bins, begin_ns, end_ns) or 0.0
-    return {
-        "bits_per_s": bits_per_s,
-        "most_bits_per_s": most,
-        "ratio": bits_per_s / most,
-        "mss_bytes": flow.mss_bytes,
-        "congestion_control": flow.congestion_control,
-        "retransmitted_segments": retransmitted,
-        "late_skbs": counts,
-    }
-
-
-def _planes_row(case: PlanesCase, name: str, runs: list[Document]) -> Document:
-    late = [sum(r["late_skbs"][i] for r in runs) for i in range(order.BUCKETS)]
-    ratios = [r["ratio"] for r in runs]
-    return {
-        "planes": case.name,
-        "way": name,
-        "median_bits_per_s": median(r["bits_per_s"] for r in runs),
-        "ours": name == MRCD,
-        "median_ratio": median(ratios),
-        "min_ratio": min(ratios),
-        "max_ratio": max(ratios),
-        "retransmitted": median(r["retransmitted_segments"] for r in runs),
-        "late_ratio": order.share_late(late),
-        "late_p50_bytes": order.percentile(late, 0.5),
-        "late_p99_bytes": order.percentile(late, 0.99),
-        "runs": runs,
-    }
+    unchecked = replace(way, sprayed=None)
+    with order.watching(lab.ns(TARGET), ports) as late:
+        run = _run(lab, unchecked, _TCP_1, seconds, _PLANES_WARM_UP_S)
+        run["late_skbs"] = late.late()
+    mtu = p.mtu if way.name == MRCD else candidates.inner_mtu(lab)
+    most = case.sum_bits_per_s * run["mss_bytes"] / (mtu + _ETHERNET)
+    return run | {"ratio": run["bits_per_s"] / most}
 
 
 BENCH = Bench("throughput", measure)

@@ -20,12 +20,12 @@ from typing import Any
 
 from labkit import entry
 from labkit.bench import lifecycle
-from labkit.bench.frame import SOURCE, TARGET
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import EMULATED, patience
 from labkit.places import REPOSITORY
 from labkit.traffic import relay
+from labkit.traffic.candidates import SOURCE, TARGET
 from labkit.traffic.stream import Stream
 from mrcd.config import cluster_file
 from mrcd.ctl.examine.command import EXAMPLE

@@ -2,15 +2,14 @@
 """Lists the ways from h0 to h2 (h1 with two hosts) that are compared. Each has addresses of its own, which select it.
 
 mrcd         the overlay addresses: sprayed over all EVs
-mrcd-1       the same while all EVs but one are denied: as many switches as the kernel's one path
 kernel       the kernel's own seg6 encap.red over one path: a route like mrcd's fallback, with one next hop, to SIDs of
              its own, because mrc_pop drops what peers send to mrcd's while both ends are attached
 kernel-ecmp  the same with all next hops of the fallback route: each flow stays on the one of its hash
 plain        the hosts' addresses on plane 0: no encapsulation
 mptcp        Multipath TCP (RFC 8684) between these, with a subflow on each plane
-All candidates of one IP version have the same inner MTU. Receive settings are set on the interfaces by which a host's
-stack receives a candidate's packets: mrc0 for mrcd, the planes' NICs for the others. GRO merges single packets; a veth
-passes a GSO burst whole, whatever its setting.
+All candidates of one IP version have the same inner MTU, and the same receive settings: RPS over all CPUs and GRO, on
+the interfaces by which a host's stack receives a candidate's packets: mrc0 for mrcd, the planes' NICs for the others.
+GRO merges single packets; a veth passes a GSO burst whole, whatever its setting.
 """
 
 import contextlib
@@ -19,13 +18,11 @@ import json
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.bench.frame import SOURCE, TARGET
-from labkit.cluster import netns, observe
+from labkit.cluster import netns
 from labkit.cluster.api import Lab
-from labkit.cluster.fabric import Parameters
 from labkit.cluster.observe import Document
 from labkit.traffic.flow import Ends, Flow, Protocol
 from mrcd.errors import MachineError
@@ -33,103 +30,57 @@ from mrcd.fabric import srv6, topology
 from mrcd.net import rps
 from mrcd.net.netlink import set_offload
 
-MRCD, MRCD_ONE, KERNEL, KERNEL_ECMP, PLAIN, MPTCP = "mrcd", "mrcd-1", "kernel", "kernel-ecmp", "plain", "mptcp"
-OURS = (MRCD, MRCD_ONE)
+SOURCE, TARGET = "h0", "h2"  # under different T0s
+MRCD, KERNEL, KERNEL_ECMP, PLAIN, MPTCP = "mrcd", "kernel", "kernel-ecmp", "plain", "mptcp"
 _MPTCP_ENABLED = Path("/proc/sys/net/mptcp/enabled")
 # MPTCP leaves a subflow after one of its timeouts without data, instead of four.
 _MPTCP_SYSCTLS = [("mptcp/stale_loss_cnt", "1")]
-EQUAL, DEFAULT = "equal", "default"  # receive settings
-RECEIVE_WORDS = {
-    EQUAL: "RPS over all CPUs and GRO, on the interfaces by which each candidate receives; bounds are judged by these",
-    DEFAULT: "each at its own default: mrcd with RPS over all CPUs on mrc0, the others without RPS and GRO (a veth's)",
-}
-_DENIED_FOR = "5m"  # longer than a run; a denial that is left behind then ends by itself
 _PROTOCOL = "static"
 _ROUTES_WITHIN_S = 5.0
 # More addresses of a host, beside the one that mrcd serves, in another network.
 _OWN_FUNCTIONS = {f"{of:x}": f"{of + 0x10:x}" for of in (srv6.UDT4, srv6.UDT6)}  # in place of mrcd's
-_NETWORKS = {KERNEL: ("10.98.0.0", "fd00:98::"), KERNEL_ECMP: ("10.97.0.0", "fd00:97::"), PLAIN: ("10.96.0.0", "")}
+_NETWORKS = {KERNEL: ("10.98.0.0", "fd00:98::"), KERNEL_ECMP: ("10.97.0.0", "fd00:97::")}
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way. `setup`: lines for `ip -batch` by host."""
+    """One way."""
 
     name: str
-    version: int  # of the inner IP
     words: str
     ends: Ends
     sprayed: bool | None = False  # evenly over all planes; False: a flow stays on one NIC; None: not checked
     protocol: Protocol = "tcp"
-    setup: dict[str, list[str]] = field(default_factory=dict)
-    denied: tuple[str, ...] = ()  # targets of `mrcctl deny`, at both ends, that leave one path to the other
-
-    def install(self, lab: Lab) -> None:
-        """Adds its addresses and routes."""
-        for host, lines in self.setup.items():
-            netns.batch_in(lab.ns(host), ("ip",), lines)
-
-    @contextlib.contextmanager
-    def in_force(self, lab: Lab) -> Iterator[None]:
-        """A block in which `denied` is denied.
-
-        Raises MachineError if more than one path is left, or if paths do not return.
-        """
-        if not self.denied:
-            yield
-            return
-        ends = self.ends.source, self.ends.target
-        with contextlib.ExitStack() as undo:
-            for host, peer in (ends, ends[::-1]):
-                client = observe.client(lab, host)
-                undo.callback(client.post, "/v1/allow", {"all": True})
-                for target in self.denied:
-                    what = {"target": [f"peer:{peer}", target], "force": True, "for": _DENIED_FOR}
-                    client.post("/v1/deny", what)
-                left = [p["ev"] for p in observe.paths(lab, host, peer) if p["state"] != "DENIED"]
-                if len(left) != 1:
-                    raise MachineError(f"{host} → {peer}: EVs {left} are not denied; only one EV may be left")
-            yield
-        observe.wait_until(lab, ends, lambda path: path["state"] not in ("DENIED", "UNKNOWN"), "in use again")
 
 
-def all_of(lab: Lab, version: int) -> list[Candidate]:
-    """Returns the candidates of one IP version: mrcd first, then the one that it is compared with."""
+def installed(lab: Lab, names: Sequence[str], version: int) -> list[Candidate]:
+    """Returns these candidates, their addresses and routes in place. MPTCP is missing if the kernel has none."""
+    return [c for c in (_install(lab, name, version) for name in names) if c]
+
+
+def _install(lab: Lab, name: str, version: int) -> Candidate | None:
     inner = overlay(lab, version)
-    found = [Candidate(MRCD, version, "mrc0: sprayed over all EVs", inner, sprayed=True)]
-    for name, words, hops in (
-        (KERNEL, "seg6 encap.red, one path", 1),
-        (KERNEL_ECMP, "seg6 encap.red, the fallback's multipath route", None),
-    ):
-        ends, setup = _kernel(lab, name, version, inner, hops)
-        found.append(Candidate(name, version, words, ends, setup=setup))
-    if not lab.fabric.parameters.direct:
-        words = "mrc0, all EVs but one denied: as many switches as kernel"
-        found.append(Candidate(MRCD_ONE, version, words, inner, denied=others(lab.fabric.parameters)))
-    if version == 6:
-        ends, setup = plane_ends(lab, 0), plane_routes(lab, 0)
-        found.append(Candidate(PLAIN, version, "plane 0's own addresses, no encapsulation", ends, setup=setup))
-    elif lab.fabric.parameters.direct:  # the lab's switches route IPv6 only
-        ends, setup = _plain4(lab)
-        found.append(Candidate(PLAIN, version, "plane 0, no encapsulation", ends, setup=setup))
-    return found
-
-
-def others(parameters: Parameters) -> tuple[str, ...]:
-    """Returns targets that cover all paths between T0s but the one over plane 0 and its T1 0. Pure."""
-    planes = [f"plane:{p}" for p in range(1, parameters.planes)]
-    return *planes, *(f"t1:0:{t}" for t in range(1, parameters.t1))
+    if name == MRCD:
+        return Candidate(name, "mrc0: sprayed over all EVs", inner, sprayed=True)
+    if name == MPTCP:
+        words = "MPTCP, one subflow per plane, plain addresses"
+        return None if mptcp_missing() else Candidate(name, words, install_mptcp(lab), None, "mptcp")
+    if name == PLAIN:
+        words, ends, setup = "plane 0's own addresses, no encapsulation", plane_ends(lab, 0), plane_routes(lab, 0)
+    elif name == KERNEL:
+        words, (ends, setup) = "seg6 encap.red, one path", _kernel(lab, name, version, inner, 1)
+    else:
+        words = "seg6 encap.red, the fallback's multipath route"
+        ends, setup = _kernel(lab, name, version, inner, None)
+    for host, lines in setup.items():
+        netns.batch_in(lab.ns(host), ("ip",), lines)
+    return Candidate(name, words, ends)
 
 
 def pair(lab: Lab) -> tuple[str, str]:
     """Returns source and target: under different T0s, if there are switches."""
     hosts = lab.fabric.hosts
     return SOURCE, TARGET if TARGET in hosts else hosts[-1]
-
-
-def kernel_ecmp(lab: Lab, version: int) -> Candidate:
-    """Returns the candidate of the kernel's own multipath route."""
-    return next(c for c in all_of(lab, version) if c.name == KERNEL_ECMP)
 
 
 def overlay(lab: Lab, version: int) -> Ends:
@@ -184,31 +135,13 @@ def _own_sid(sid: str) -> str:
     return sid
 
 
-def _plain4(lab: Lab) -> tuple[Ends, dict[str, list[str]]]:
-    """Returns IPv4 over plane 0 between hosts that are each other's first hop."""
-    config, ends = lab.fabric.config, _ends(lab, PLAIN, 4)
-    mtu = inner_mtu(lab)
-    setup = {}
-    for host, own, far in (
-        (ends.source, ends.source_address, ends.target_address),
-        (ends.target, ends.target_address, ends.source_address),
-    ):
-        nic = config.interface_names(config.host(host))[0]
-        via = f"via inet6 {config.interfaces.gateway} dev {nic} mtu {mtu} proto {_PROTOCOL}"
-        setup[host] = [f"address replace {own}/32 dev lo", f"route replace {far}/32 src {own} {via}"]
-    return ends, setup
-
-
 def _ends(lab: Lab, name: str, version: int) -> Ends:
     """Returns the hosts' addresses of a candidate."""
     base = int(ipaddress.ip_address(_NETWORKS[name][version == 6]))
     source, target = pair(lab)
-    mine, theirs = (str(_address(base + lab.fabric.config.host(h).id + 1, version)) for h in (source, target))
+    kind = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
+    mine, theirs = (str(kind(base + lab.fabric.config.host(h).id + 1)) for h in (source, target))
     return Ends(source, mine, target, theirs)
-
-
-def _address(value: int, version: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    return ipaddress.IPv4Address(value) if version == 4 else ipaddress.IPv6Address(value)
 
 
 def _fallback(lab: Lab, host: str, address: str) -> Document:
@@ -284,7 +217,7 @@ def install_mptcp(lab: Lab) -> Ends:
 
 
 def check_mptcp(lab: Lab, flow: Flow) -> None:
-    """Raises MachineError unless the flow has a subflow on each plane."""
+    """Raises MachineError unless the MPTCP flow has a subflow on each plane."""
     planes = lab.fabric.parameters.planes
     if flow.subflows != planes:
         raise MachineError(
@@ -294,37 +227,32 @@ def check_mptcp(lab: Lab, flow: Flow) -> None:
 
 
 @contextlib.contextmanager
-def receiving(lab: Lab, candidate: str, settings: str, hosts: Sequence[str] = ()) -> Iterator[None]:
-    """A block in which hosts, by default the two of `pair`, receive a candidate's packets with these settings.
+def receiving(lab: Lab, candidate: str, hosts: Sequence[str] = ()) -> Iterator[None]:
+    """A block in which hosts, by default the two of `pair`, receive with RPS over all CPUs and GRO.
 
     Raises MachineError.
     """
     with contextlib.ExitStack() as undo:
-        if settings == EQUAL:
-            for host in hosts or pair(lab):
-                undo.enter_context(_equal(lab, host, candidate))
+        for host in hosts or pair(lab):
+            undo.enter_context(_receiving(lab, host, candidate))
         yield
 
 
 @contextlib.contextmanager
-def _equal(lab: Lab, host: str, candidate: str) -> Iterator[None]:
+def _receiving(lab: Lab, host: str, candidate: str) -> Iterator[None]:
     config = lab.fabric.config
-    own = config.interface_names(config.host(host))
-    names = [config.overlay.interface] if candidate in OURS else own
+    nics = config.interface_names(config.host(host))
+    names = [config.overlay.interface] if candidate == MRCD else nics
+    merging = [] if candidate == MRCD else nics  # mrcd has switched it on for packet granularity, and would restore it
     with lab.inside(host):
         before = netns.swap_rps(dict.fromkeys(names, rps.format_mask(rps.online_cpus())))
     try:
         with lab.inside(host):
-            _set_gro(candidate, names, True)
+            for name in merging:
+                set_offload(name, {"rx-gro": True})
         yield
     finally:
         with lab.inside(host):
-            _set_gro(candidate, names, False)
+            for name in merging:
+                set_offload(name, {"rx-gro": False})
             netns.swap_rps(before)
-
-
-def _set_gro(candidate: str, names: list[str], on: bool) -> None:
-    if candidate in OURS:  # mrcd has switched it on for packet granularity, and would restore it
-        return
-    for name in names:
-        set_offload(name, {"rx-gro": on})
