@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from mrcd.api import incoming
-from mrcd.api.denials import parsed, target_in
 from mrcd.config import cluster_file
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
@@ -110,9 +109,8 @@ class FleetApi:
 
     async def deny(self, request: web.Request) -> web.Response:
         """Deny paths on all hosts. Keys as of POST /v1/deny."""
-        given = await parsed(request)
-        target, reason = target_in(given), targets.checked_reason(given.get("reason") or "")
-        for_s = None if given.get("for") is None else targets.duration_s(given["for"])
+        given = await incoming.denial(request)
+        target, reason, for_s = incoming.target(given), given["reason"], given["for_s"]
         etcd, keys = self._member.connected()
         now, host = time.time(), self._daemon.plan.host.name
         asked = Denial(target, now, None, reason, incoming.uid(request), given["drain"], given["force"], host)
@@ -133,8 +131,8 @@ class FleetApi:
 
     async def allow(self, request: web.Request) -> web.Response:
         """End fleet-wide denials: those within a target, or with the key "all" all."""
-        given = await parsed(request)
-        target = None if given["all"] else target_in(given)
+        given = await incoming.denial(request)
+        target = None if given["all"] else incoming.target(given)
         etcd, keys = self._member.connected()
         plan, values = self._daemon.plan, (await etcd.read(keys.denials)).values
         ended = [t for t in keys.wanted(values).denials if target is None or targets.covers(plan, target, t)]

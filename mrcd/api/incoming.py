@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Reads the body and the user of a request of the control API."""
+"""Reads the bodies and the user of requests of the control API."""
 
 import socket
 import struct
@@ -7,7 +7,11 @@ from typing import Any
 
 from aiohttp import web
 
+from mrcd.denials import targets
+from mrcd.denials.targets import Target
 from mrcd.errors import UsageError
+
+_FLAGS = ("force", "drain", "all")
 
 
 async def body(request: web.Request) -> dict[str, Any]:
@@ -37,3 +41,27 @@ def uid(request: web.Request) -> int | None:
         return None
     _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return user if user >= 0 else None
+
+
+async def denial(request: web.Request) -> dict[str, Any]:
+    """Return the checked keys of a request to deny or allow, with "for" as "for_s". Raises UsageError."""
+    given = await body(request)
+    for names, kind, what in ((("ev", "plane"), int, "a number"), (("peer", "for", "reason"), str, "text")):
+        for name in names:
+            if not (given.get(name) is None or type(given[name]) is kind):
+                raise UsageError(f"{name} must be {what}")
+    words = given.get("target")
+    if not (words is None or (isinstance(words, list) and all(type(w) is str for w in words))):
+        raise UsageError("target must be a list of strings")
+    if not all(type(given.get(name, False)) is bool for name in _FLAGS):
+        raise UsageError(f"{', '.join(_FLAGS)} must be true or false")
+    for_s = None if given.get("for") is None else targets.duration_s(given["for"])
+    reason = targets.checked_reason(given.get("reason") or "")
+    return given | {"for_s": for_s, "reason": reason} | {name: given.get(name, False) for name in _FLAGS}
+
+
+def target(given: dict[str, Any]) -> Target:
+    """Return the target that these keys name. Raises UsageError."""
+    words = list(given.get("target") or [])
+    words += [f"{k}:{given[k]}" for k in ("peer", "ev", "plane") if given.get(k) is not None]
+    return targets.parse(words)

@@ -10,16 +10,15 @@ import json
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
 from mrcd import __version__
 from mrcd.api import incoming
-from mrcd.api.config import ConfigApi
 from mrcd.api.control_socket import ControlSocket
-from mrcd.api.denials import DenialsApi
 from mrcd.api.fleet import FleetApi
 from mrcd.api.metrics.endpoint import Endpoint
 from mrcd.config.cluster_file import Metrics
@@ -71,15 +70,16 @@ class Api:
             [
                 web.get("/v1/version", self.version),
                 web.get("/v1/status", self.status),
-                web.get("/v1/peers", self.peers),
+                *(web.get(f"/v1/{name}", self.listed(name)) for name in ("peers", "links", "histograms")),
                 web.get("/v1/paths", self.paths),
-                web.get("/v1/links", self.links),
                 web.get("/v1/events", self.events),
-                web.get("/v1/histograms", self.histograms),
                 web.get("/v1/keys", self.keys),
-                *DenialsApi(self._daemon.denials).routes(),
-                *ConfigApi(self._daemon, self._reloader).routes(),
+                web.get("/v1/config", self.config),
+                web.get("/v1/denials", self.denials),
                 *FleetApi(self._daemon, self._reloader, self._member).routes(),
+                web.post("/v1/deny", self.deny),
+                web.post("/v1/allow", self.allow),
+                web.post("/v1/reload", self.reload),
                 web.post("/v1/detach", self.detach),
                 web.post("/v1/attach", self.attach),
             ]
@@ -107,13 +107,13 @@ class Api:
         document["fleet"] = self._member.brief()
         return web.json_response(document)
 
-    async def peers(self, _: web.Request) -> web.Response:
-        """Return a document per peer."""
-        return await self._document(lambda: self._daemon.view.peers())
+    def listed(self, name: str) -> Callable[[web.Request], Coroutine[Any, Any, web.Response]]:
+        """Return the handler of a list of documents, which the view makes by the method of that name."""
 
-    async def links(self, _: web.Request) -> web.Response:
-        """Return a document per link of this host that link probes watch."""
-        return await self._document(lambda: self._daemon.view.links())
+        async def handle(_: web.Request) -> web.Response:
+            return await self._document(lambda: getattr(self._daemon.view, name)())
+
+        return handle
 
     async def paths(self, request: web.Request) -> web.Response:
         """Return a document per EV, filtered by ?peer=, ?plane=, ?state=; ?decode=1 adds their hops."""
@@ -138,14 +138,47 @@ class Api:
         last_id = found[-1]["id"] if found else min(after, self._daemon.events.last_id)
         return web.json_response({"events": found, "last_id": last_id})
 
-    async def histograms(self, _: web.Request) -> web.Response:
-        """Return the histograms of detection times, packets before detection, reinstatement and round trips."""
-        return await self._document(lambda: self._daemon.view.histograms())
-
     async def keys(self, _: web.Request) -> web.Response:
         """Return the mode of authentication, and the secrets in use by peer; `newest` is that of the file."""
         ids = self._daemon.keyring.ids
         return await self._document(lambda: self._daemon.view.keys() | {"newest": ids[-1] if ids else None})
+
+    async def config(self, _: web.Request) -> web.Response:
+        """Return the running configuration with all defaults."""
+        plan, source = self._daemon.plan, self._reloader.source
+        generation = source.running.file.generation if source.running and source.running.file else None
+        found = {"file": str(source.running_path), "generation": generation, "host": plan.host.name}
+        head = json.dumps({"schema_version": SCHEMA_VERSION} | found)
+        text = f'{head[:-1]}, "config": {plan.config.model_dump_json()}}}'
+        return web.Response(text=text, content_type="application/json")
+
+    async def reload(self, request: web.Request) -> web.Response:
+        """Reload the cluster file."""
+        body = await incoming.body(request) if request.can_read_body else {}
+        return web.json_response(await self._reloader.reload(force=incoming.flag(body, "force")))
+
+    async def denials(self, _: web.Request) -> web.Response:
+        """Return the denials with their ends and reasons, and the packets in flight on their EVs."""
+        return web.json_response(self._daemon.denials.document())
+
+    async def deny(self, request: web.Request) -> web.Response:
+        """Deny paths. Keys: "target", or "peer", "ev" and "plane"; "for", "reason", "force", "drain"."""
+        given = await incoming.denial(request)
+        answer = await self._daemon.denials.deny(
+            incoming.target(given),
+            for_s=given["for_s"],
+            reason=given["reason"],
+            uid=incoming.uid(request),
+            drain=given["drain"],
+            force=given["force"],
+        )
+        return web.json_response(answer)
+
+    async def allow(self, request: web.Request) -> web.Response:
+        """End denials of a target, with the keys of `deny`, or of "all"."""
+        given = await incoming.denial(request)
+        target = None if given["all"] else incoming.target(given)
+        return web.json_response(await self._daemon.denials.allow(target, incoming.uid(request)))
 
     async def detach(self, request: web.Request) -> web.Response:
         """Detach the data plane."""

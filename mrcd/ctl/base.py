@@ -29,7 +29,7 @@ class Options:
     """The options of every command."""
 
     run_dir: Path = field(default_factory=lambda: Path(os.environ.get("MRCD_RUN_DIR") or "/run/mrcd"))
-    timeout: float = 5.0
+    timeout: float | None = None  # seconds; None: as long as the request needs
     json: bool = False
     clock: Clock = SYSTEM
     view: Any = None  # mrcd.view.documents.View of the pinned tables, once something was read there
@@ -180,7 +180,7 @@ def common(command: F) -> F:
             metavar="SECONDS",
             expose_value=False,
             callback=_store,
-            help="Wait at most so long for an answer of mrcd; default 5.",
+            help="Wait at most so long for an answer of mrcd; default 5, for a change 30.",
         ),
         click.option(
             "--run-dir",

@@ -18,6 +18,7 @@ from mrcd.errors import DaemonError, UsageError
 Json = Any
 
 _START = "start it with `systemctl start mrcd`, or `mrcd --config FILE`"
+ANSWER_S, _CHANGE_S = 5.0, 30.0  # how long a client waits, if it is not told
 _RESTORED_S = 1.5  # a lost socket is there again after this time
 _POLL_S = 0.05
 _OTHER_VERSION = "mrcctl and mrcd may have different versions: see `mrcctl version`"
@@ -44,12 +45,16 @@ class DaemonDown(DaemonError):
 
 
 class Client:
-    """Sends requests to the mrcd whose socket is in `run_dir`; one connection per request."""
+    """Sends requests to the mrcd whose socket is in `run_dir`; one connection per request.
 
-    def __init__(self, run_dir: Path, timeout: float, clock: Clock = SYSTEM) -> None:
+    Without a `timeout` (in seconds) a question waits for 5 s, and a change for 30 s: the kernel verifies programs anew
+    for some of them, which takes a busy CPU that long.
+    """
+
+    def __init__(self, run_dir: Path, timeout: float | None = None, clock: Clock = SYSTEM) -> None:
         self._run_dir = run_dir
         self.socket_path = run_dir / "mrcd.sock"
-        self.timeout = timeout
+        self._timeout = timeout
         self.clock = clock
 
     def get(self, path: str, *, wait: float | None = None, **query: object) -> Json:
@@ -61,11 +66,11 @@ class Client:
         """
         given = {k: v for k, v in {**query, "wait": wait}.items() if v is not None}
         target = f"{path}?{urlencode(given)}" if given else path
-        return self._request("GET", target, "", self.timeout + (wait or 0))
+        return self._request("GET", target, "", (self._timeout or ANSWER_S) + (wait or 0))
 
     def post(self, path: str, body: Json) -> Json:
         """Return the answer to a POST of a JSON document. Raises as `get` does."""
-        return self._request("POST", path, json.dumps(body), self.timeout)
+        return self._request("POST", path, json.dumps(body), self._timeout or _CHANGE_S)
 
     def _request(self, method: str, target: str, body: str, timeout: float) -> Json:
         """Return the document of an answer. HTTP by hand, because the import of http.client takes a third of a start.
@@ -77,7 +82,7 @@ class Client:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(timeout)
-                self._connect(connection)
+                self._connect(connection, timeout)
                 connection.sendall(head.encode() + content)
                 with connection.makefile("rb") as file:
                     answer = file.read()
@@ -122,9 +127,9 @@ class Client:
     def _not_mrcd(self, why: str) -> DaemonError:
         return DaemonError(f"{self.socket_path}: {why}", hint="is this mrcd's socket? see --run-dir")
 
-    def _connect(self, connection: socket.socket) -> None:
+    def _connect(self, connection: socket.socket, timeout: float) -> None:
         """Connect. Wait for the socket of a running mrcd, which restores a lost one within a second."""
-        until = self.clock.monotonic_ns() + min(self.timeout, _RESTORED_S) * 1e9
+        until = self.clock.monotonic_ns() + min(timeout, _RESTORED_S) * 1e9
         while True:
             try:
                 return connection.connect(str(self.socket_path))

@@ -9,7 +9,7 @@ from typing import Any, cast
 import click
 
 from mrcd.ctl.base import F, Options
-from mrcd.ctl.client import Client
+from mrcd.ctl.client import ANSWER_S, Client
 from mrcd.errors import MrcdError, UsageError
 
 SECONDS = click.FloatRange(min=0.1, max=3600)
@@ -115,7 +115,7 @@ def prometheus_options(command: F) -> F:
         from mrcd.prometheus import HttpConfig, Prometheus, read_config
 
         config = read_config(http_config) if http_config else HttpConfig()
-        timeout = click.get_current_context().ensure_object(Options).timeout
+        timeout = click.get_current_context().ensure_object(Options).timeout or ANSWER_S
         return command(*args, server=Prometheus(url, timeout, config), **given)
 
     server = click.option(

@@ -131,11 +131,10 @@ class Reloader:
     def check_secrets(self, plan: Plan, secrets: Sequence[Secret]) -> None:
         """Raises UsageError if reachable peers and this host would refuse each other's packets."""
         daemon, mode = self._daemon, enums.AuthMode[plan.config.auth.mode.upper()]
-        names = {p.host.id: p.host.name for p in daemon.plan.peers}
-        stay = [p.host for p in plan.peers if names.get(p.host.id) == p.host.name]
-        rows = np.array([h.id for h in stay], np.int64)
+        s, names = daemon.view.snapshot(), {p.host.id: p.host.name for p in plan.peers}
+        stays = np.array([names.get(p.host.id) == p.host.name for p in daemon.plan.peers], bool)
+        rows, reachable = s.rows[stays], s.is_reachable[stays]
         records = daemon.tables.peers[rows]
-        reachable = daemon.view.reachable(records["heard_ns"])
         lost = cut_off(mode, daemon.keyring.wanted, secrets, records, rows) & reachable
         untimed = np.zeros_like(lost)
         if mode is enums.AuthMode.REQUIRED and daemon.keyring.mode is not mode:
@@ -158,7 +157,7 @@ class Reloader:
                 "first put the new file on these peers (keys generate --pairs: to each its own), with the old secret "
                 "and the new one under a new id, and run `mrcctl keys rotate` there"
             )
-        found = [h.name for h, is_lost in zip(stay, lost.tolist(), strict=True) if is_lost]
+        found = [names[row] for row in rows[lost].tolist()]
         raise UsageError(
             f"{', '.join(found[:_MOST_NAMES])}{', …' if len(found) > _MOST_NAMES else ''} would be cut off: {why}; "
             "nothing was changed",

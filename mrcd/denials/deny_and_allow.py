@@ -3,7 +3,7 @@
 
 A denial passes these modules, in this order:
 
-1. `api/denials.py` reads the request; `targets.parse` makes a Target of its words.
+1. `api/incoming.py` reads the request; `targets.parse` makes a Target of its words.
 2. `DenialControl.deny` here has targets.py check the target and the floor of each peer.
 3. `table.py` enters the denial (record.py), saves it and adds an event.
 4. `_write` sets the state of each covered EV to DENIED; the eBPF programs choose no such EV.
@@ -33,7 +33,7 @@ from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
-from mrcd.kernel.columns import judged_and_lost
+from mrcd.health.snapshot import judged_and_lost
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
 from mrcd.versions import SCHEMA_VERSION

@@ -3,11 +3,13 @@
 
 import contextlib
 import errno
+import math
 import mmap
 import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +47,8 @@ class Tables:
         self.node = self._map("mrc_node", abi.NODE, writable)[0:1].reshape(())
         self.watches = self._map("mrc_watches", abi.WATCH, writable)
         self.clock = self._map("mrc_clock", abi.CLOCK, writable)[0:1].reshape(())
-        self._drops = libbpf.get(pins / "mrc_drops")
-        self._histograms = libbpf.get(pins / "mrc_histograms")
-        self._prefixes = libbpf.get(pins / "mrc_prefixes")
-        self._events = libbpf.get(pins / "mrc_events")
-        self._transitions = libbpf.get(pins / "mrc_transitions")
-        self._probes_sent = libbpf.get(pins / "mrc_probes_sent")
-        self._unsent = libbpf.get(pins / "mrc_unsent_packets")
+        names = ("drops", "histograms", "prefixes", "events", "transitions", "probes_sent", "unsent_packets")
+        self._fds = {name: libbpf.get(pins / f"mrc_{name}") for name in names}  # of tables that are not mapped
 
     def _map(self, name: str, dtype: abi.Layout, writable: bool) -> NDArray[np.void]:
         path = self._pins / name
@@ -69,80 +66,62 @@ class Tables:
         self._maps.append(area)
         return np.frombuffer(area, dtype=dtype, count=entries)
 
+    def _per_cpu(self, name: str, *shape: int, dtype: Any = np.uint64) -> NDArray[Any]:
+        """Returns the entries of a table that has one per CPU, (*shape, CPUs)."""
+        raw = libbpf.lookup_all(self._fds[name], math.prod(shape), np.dtype(dtype).itemsize * libbpf.possible_cpus())
+        return np.frombuffer(raw, dtype).reshape(*shape, -1)
+
     def drops(self) -> dict[str, int]:
         """Returns the dropped packets by reason, summed over all CPUs."""
-        cpus = libbpf.possible_cpus()
-        found = {}
-        for reason in enums.Drop:
-            if reason is not enums.Drop.NONE:
-                raw = libbpf.lookup_elem(self._drops, struct.pack("I", reason), 8 * cpus)
-                found[reason.text] = sum(struct.unpack(f"{cpus}Q", raw)) if raw else 0
-        return found
+        counts = self._per_cpu("drops", len(enums.Drop)).sum(axis=1).tolist()
+        return {r.text: n for r, n in zip(enums.Drop, counts, strict=True) if r is not enums.Drop.NONE}
 
     def probes_sent(self) -> dict[str, int]:
         """Returns the probe requests sent, by kind, summed over all CPUs."""
-        raw = libbpf.lookup_all(self._probes_sent, len(enums.ProbeKind), 8 * libbpf.possible_cpus())
-        counts = np.frombuffer(raw, np.uint64).reshape(len(enums.ProbeKind), -1).sum(axis=1).tolist()
+        counts = self._per_cpu("probes_sent", len(enums.ProbeKind)).sum(axis=1).tolist()
         return {kind.text: count for kind, count in zip(enums.ProbeKind, counts, strict=True)}
 
     def unsent_packets(self) -> list[int]:
         """Returns per plane the data packets that a queueing discipline of this host dropped."""
-        raw = libbpf.lookup_all(self._unsent, abi.MAX_PLANES, 8 * libbpf.possible_cpus())
-        return [int(n) for n in np.frombuffer(raw, np.uint64).reshape(abi.MAX_PLANES, -1).sum(axis=1)]
+        found: list[int] = self._per_cpu("unsent_packets", abi.MAX_PLANES).sum(axis=1).tolist()
+        return found
 
     def histograms(self) -> NDArray[np.uint64]:
         """Returns the counts, summed over all CPUs, (enums.HISTOGRAMS, abi.BUCKETS)."""
-        entries = enums.HISTOGRAMS * abi.BUCKETS
-        raw = libbpf.lookup_all(self._histograms, entries, 8 * libbpf.possible_cpus())
-        counts = np.frombuffer(raw, np.uint64).reshape(enums.HISTOGRAMS, abi.BUCKETS, -1)
+        counts = self._per_cpu("histograms", enums.HISTOGRAMS, abi.BUCKETS)
         return np.asarray(counts.sum(axis=2, dtype=np.uint64))
-
-    def fill(self) -> dict[str, tuple[int, int]]:
-        """Returns pairs of (entries in use, capacity) by the kind of entry; for events, unread bytes and capacity."""
-        _, value_size, size = libbpf.map_info(self._prefixes)
-        return {
-            "peers": (int((self.peers["configured"] != 0).sum()), self.peers.size),
-            "evs": (int((self.evs["configured"] != 0).sum()), self.evs.size),
-            "prefixes": (libbpf.count_keys(self._prefixes, abi.PREFIX.itemsize, value_size), size),
-            "events": ring_buffer.fill(self._events),
-        }
-
-    def unread_events(self) -> NDArray[np.void]:
-        """Returns the unread events of the ring buffer as abi.EVENT, without consuming them."""
-        return np.frombuffer(b"".join(ring_buffer.unread(self._events)), abi.EVENT)
 
     def transitions(self) -> NDArray[np.void]:
         """Returns the state changes as abi.CHANGES, (new EvState, Reason), summed over all CPUs."""
-        shape = (len(enums.EvState), len(enums.Reason))
-        cpus = libbpf.possible_cpus()
-        raw = libbpf.lookup_all(self._transitions, shape[0] * shape[1], abi.CHANGES.itemsize * cpus)
-        each = np.frombuffer(raw, abi.CHANGES).reshape(*shape, cpus)
-        found = np.zeros(shape, abi.CHANGES)
+        each = self._per_cpu("transitions", len(enums.EvState), len(enums.Reason), dtype=abi.CHANGES)
+        found = np.zeros(each.shape[:2], abi.CHANGES)
         for name in abi.CHANGES.names or ():
             found[name] = each[name].sum(axis=2, dtype=np.uint64)
         return found
 
+    def fill(self) -> dict[str, tuple[int, int]]:
+        """Returns pairs of (entries in use, capacity) by the kind of entry; for events, unread bytes and capacity."""
+        _, value_size, size = libbpf.map_info(self._fds["prefixes"])
+        return {
+            "peers": (int((self.peers["configured"] != 0).sum()), self.peers.size),
+            "evs": (int((self.evs["configured"] != 0).sum()), self.evs.size),
+            "prefixes": (libbpf.count_keys(self._fds["prefixes"], abi.PREFIX.itemsize, value_size), size),
+            "events": ring_buffer.fill(self._fds["events"]),
+        }
+
+    def unread_events(self) -> NDArray[np.void]:
+        """Returns the unread events of the ring buffer as abi.EVENT, without consuming them."""
+        return np.frombuffer(b"".join(ring_buffer.unread(self._fds["events"])), abi.EVENT)
+
     def close(self) -> None:
         """Unmaps the tables. The arrays must not be used afterwards."""
-        for name in (
-            *("peers", "evs", "path_stats", "rxs", "auths", "replays", "reports", "srhs"),
-            *("planes", "links", "node", "watches", "clock"),
-        ):
-            with contextlib.suppress(AttributeError):
-                delattr(self, name)
+        for name in [name for name, value in vars(self).items() if isinstance(value, np.ndarray)]:
+            delattr(self, name)
         for area in self._maps:
             with contextlib.suppress(BufferError):  # a caller still has a view, which unmaps the area when it is freed
                 area.close()
         self._maps.clear()
-        for fd in (
-            self._drops,
-            self._histograms,
-            self._prefixes,
-            self._events,
-            self._transitions,
-            self._probes_sent,
-            self._unsent,
-        ):
+        for fd in self._fds.values():
             os.close(fd)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Loads each program of an object alone, and reports whether the verifier accepts it and how much it verified."""
+"""Loads the programs of an object, and reports whether the verifier accepts each and how much it verified."""
 
 import ctypes as ct
 from dataclasses import dataclass
@@ -38,21 +38,29 @@ def verify(path: Path, settings: bytes) -> list[Verdict]:
         names = list(programs_of(obj))
     finally:
         libbpf.close_object(obj)
-    return [_verify_one(path, settings, name) for name in names]
+    try:
+        return _load(path, settings, names)
+    except KernelError:  # one at a time tells which are refused
+        return [_alone(path, settings, name) for name in names]
 
 
-def _verify_one(path: Path, settings: bytes, name: str) -> Verdict:
+def _alone(path: Path, settings: bytes, name: str) -> Verdict:
+    try:
+        return _load(path, settings, [name])[0]
+    except KernelError as e:
+        return Verdict(name, 0, str(e.args[0]))
+
+
+def _load(path: Path, settings: bytes, names: list[str]) -> list[Verdict]:
+    """Loads these programs of an object, and no others. Raises KernelError."""
     obj = libbpf.open_object(path)
     try:
         rodata = next((m for n, m in libbpf.maps_of(obj).items() if n.endswith(".rodata")), 0)
         if rodata:
             libbpf.set_initial_value(rodata, settings)
-        for other, program in programs_of(obj).items():
-            libbpf.lib().bpf_program__set_autoload(ct.c_void_p(program), ct.c_bool(other == name))
+        for name, program in programs_of(obj).items():
+            libbpf.lib().bpf_program__set_autoload(ct.c_void_p(program), ct.c_bool(name in names))
         libbpf.load_object(obj)
-        info = libbpf.fill(ProgramInfo(), libbpf.program_fd(obj, name))
-        return Verdict(name, info.verified_insns)
-    except KernelError as e:
-        return Verdict(name, 0, str(e.args[0]))
+        return [Verdict(n, libbpf.fill(ProgramInfo(), libbpf.program_fd(obj, n)).verified_insns) for n in names]
     finally:
         libbpf.close_object(obj)

@@ -12,26 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mrcd import __version__, lock_file
 from mrcd.errors import MachineError
 from mrcd.fabric.topology import EV, Plan
 from mrcd.health import events
+from mrcd.health.diagnosis.facts import Facts
 from mrcd.health.diagnosis.memory import Memory
-from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.links.watch import LinkWatch
-from mrcd.health.probe_pace import unreachable_ns
+from mrcd.health.snapshot import Snapshot
 from mrcd.kernel import attachments, features, histograms
-from mrcd.kernel.abi import EVENT_IDLE_TIMEOUT, STATUS_DETACHED
-from mrcd.kernel.columns import ev_bits
+from mrcd.kernel.abi import EVENT_IDLE_TIMEOUT
 from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.pinned import Tables, is_detached
 from mrcd.net import other_programs, rps
 from mrcd.net.drivers import Segmentation
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
-from mrcd.view import keys, links, path_map, paths, peers, probe_budget, running_file
+from mrcd.view import links, paths, peers, running_file
+
+_SILENT_NS = 50_000_000  # DAEMON_SILENT_NS of bpf/tick.h
+_LATE_NS = 100_000_000  # the timer packet comes each millisecond, and a busy CPU may hold it up
 
 Document = dict[str, Any]
 
@@ -44,7 +45,6 @@ class View:
         self._plan = plan_
         self._pins = pins
         self._kernel_lacks = features.lacking(features.kernel_has(), has_rps=rps.has_default_mask())
-        self._unreachable_ns = unreachable_ns(plan_)
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
         self.daemon_pid: int | None = None  # of an mrcd that runs, but does not answer; 0 if it is unknown
         self.memory: Memory | None = None  # the daemon's, for the diagnosis
@@ -53,15 +53,10 @@ class View:
 
     def status(self) -> Document:
         """Return the status of this host: links, peers, EVs by state, drops."""
-        c = self._plan.config.cluster
-        rows = np.array([p.host.id for p in self._plan.peers], np.int64)
-        records = self._tables.peers[rows]
-        reachable = self.reachable(records["heard_ns"])
-        gone = (records["heard_ns"] > 0) & (records["status"] & STATUS_DETACHED != 0)
-        states = self._states(rows)
+        c, s = self._plan.config.cluster, Facts(self._tables, self._plan, self.memory)
         node = self._tables.node
         push: Document = next((h for h in self.hooks if "plane" not in h), {})
-        planes, lost = self._planes(rows), pins_lost(self._pins)
+        planes, lost = self._planes(peers.by_plane(s)), pins_lost(self._pins)
         bpf_links = [] if lost else attachments.links(self._pins)
         detached = is_detached(node)
         return {
@@ -69,7 +64,7 @@ class View:
             "host": self._plan.host.name,
             "host_id": self._plan.host.id,
             "cluster": c.name,
-            "diagnosis": self.diagnosis(),
+            "diagnosis": [cause.document(time.monotonic_ns()) for cause in diagnose(s)],
             "abi_version": ABI_VERSION,
             "wire_version": WIRE_VERSION,
             "daemon": {
@@ -96,32 +91,41 @@ class View:
             "planes": planes,
             "push": push,
             "peers": {
-                "total": len(rows),
-                "reachable": int(reachable.sum()),
-                "unreachable": int((~reachable & ~gone).sum()),
-                "detached": int(gone.sum()),
+                "total": len(s.rows),
+                "reachable": int(s.is_reachable.sum()),
+                "unreachable": int((~s.is_reachable & ~s.is_detached).sum()),
+                "detached": int(s.is_detached.sum()),
             },
-            "evs": {s.name: int(states[s]) for s in EvState},
-            "usable_evs": int(np.unpackbits(np.ascontiguousarray(records["usable"]).view(np.uint8)).sum()),
+            "evs": dict(zip(EvState.__members__, s.states.sum(axis=0).tolist(), strict=True)),
+            "usable_evs": int(s.usable.sum()),
             "drops": {k: v for k, v in self._tables.drops().items() if v},
             "receive": self.receive(),
-            "probing": probe_budget.document(
-                node,
-                self._tables.clock,
-                self._tables.probes_sent(),
-                self._plan.config.health.idle_probes,
-                time.monotonic_ns(),
-            )
-            | {"tick_age_s": self.tick_age_s()},
+            "probing": self.probing(),
             "tables": {name: {"used": used, "size": size} for name, (used, size) in self._tables.fill().items()},
             "last_transition": self._last_transition(),
             "last_event": None,
         }
 
-    def diagnosis(self) -> list[Document]:
-        """Return a document per cause of what is wrong now, the most urgent first."""
-        facts = read_facts(self._tables, self._plan, memory=self.memory)
-        return [c.document(time.monotonic_ns()) for c in diagnose(facts)]
+    def snapshot(self) -> Snapshot:
+        """Return what the tables tell of the peers and their EVs now."""
+        return Snapshot(self._tables, self._plan)
+
+    def probing(self) -> Document:
+        """Return what runs the tick (daemon or timer packet), the probe budget, and the probe requests sent by kind."""
+        now, node, clock, by = time.monotonic_ns(), self._tables.node, self._tables.clock, None
+        if now - int(node["ticked_ns"]) < _SILENT_NS:
+            by = "daemon"
+        elif now - int(clock["packet_due_ns"]) < _LATE_NS:
+            by = "timer packet"
+        return {
+            "tick_by": by,
+            "ticks_by_daemon": int(clock["by_daemon"]),
+            "ticks_by_packet": int(clock["by_packet"]),
+            "budget_probes_per_s": self._plan.config.health.idle_probes,
+            "budget_left_probes": int(clock["budget"]),
+            "sent_probes": self._tables.probes_sent(),
+            "tick_age_s": self.tick_age_s(),
+        }
 
     def tick_age_s(self) -> float | None:
         """Return the seconds since the last tick, which probes EVs and so refreshes their states; None before it."""
@@ -173,33 +177,14 @@ class View:
             "since_s": (time.monotonic_ns() - int(since[row, ev])) / 1e9,
         }
 
-    def reachable(self, heard_ns: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Return which peers have answered lately."""
-        return np.asarray((heard_ns > 0) & (time.monotonic_ns() - heard_ns.astype(np.int64) < self._unreachable_ns))
-
-    def _states(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the number of configured EVs in each state, (states,)."""
-        configured = self._tables.evs["configured"][rows] != 0
-        return np.bincount(self._tables.evs["state"][rows][configured], minlength=len(EvState))
-
     def _ev(self, row: int, number: int) -> EV | None:
         """Return the EV of this row and number, if the plan has it."""
         evs = (e for p in self._plan.peers if p.host.id == row for e in p.some_evs([number]))
         return next(evs, None)
 
-    def evs_by_plane(self, rows: NDArray[np.int64]) -> list[Document]:
-        """Return the number of usable EVs and of all EVs of each plane."""
-        planes = len(self._plan.interfaces)
-        used = slice(0, planes * self._plan.config.cluster.evs_per_plane)
-        usable = ev_bits(self._tables.peers["usable"][rows])[:, used]
-        configured = self._tables.evs["configured"][rows][:, used] != 0
-        counts = ((usable & configured).sum(axis=0), configured.sum(axis=0))
-        by_plane = (c.reshape(planes, -1).sum(axis=1).tolist() for c in counts)
-        return [{"usable_evs": n, "evs": every} for n, every in zip(*by_plane, strict=True)]
-
-    def _planes(self, peers: NDArray[np.int64]) -> list[Document]:
-        """Return a document per plane; `peers` are the rows of all peers."""
-        rows, evs = [], self.evs_by_plane(peers)
+    def _planes(self, evs: list[Document]) -> list[Document]:
+        """Return a document per plane; `evs` are the counts of its EVs."""
+        rows = []
         plane_mask, unsent = int(self._tables.node["plane_mask"]), self._tables.unsent_packets()
         hooks = {h["plane"]: h for h in self.hooks if "plane" in h}
         for i, interface in enumerate(self._plan.interfaces):
@@ -228,16 +213,16 @@ class View:
 
     def peers(self, most: int | None = None) -> list[Document]:
         """Return a document per peer; with `most`, only of so many, the worst first."""
-        return peers.documents(self._tables, self._plan, self.reachable, most)
+        return peers.documents(self.snapshot(), most)
 
     def links(self) -> list[Document]:
         """Return a document per link that this host watches."""
         watch = self.link_watch if not is_detached(self._tables.node) else None
-        return links.documents(self._tables, self._plan, watch.verdicts if watch else None)
+        return links.documents(self.snapshot(), watch.verdicts if watch else None)
 
     def path_map(self) -> Document:
         """Return the number of EVs in each state, by plane and T1."""
-        return path_map.document(self._tables, self._plan)
+        return peers.path_map(self.snapshot())
 
     def paths(
         self, peer: str | None = None, plane: int | None = None, state: str | None = None, decode: bool = False
@@ -255,9 +240,7 @@ class View:
 
     def keys(self) -> Document:
         """Return the mode of authentication, and the secrets in use by peer."""
-        names = {p.host.id: p.host.name for p in self._plan.peers}
-        reachable = self.reachable(self._tables.peers["heard_ns"][np.array(list(names), np.int64)])
-        return keys.document(self._tables.auths, self._tables.peers, names, reachable, self._plan.config.auth.mode)
+        return peers.keys(self.snapshot())
 
     def histograms(self) -> list[Document]:
         """Return a document per histogram of the programs."""

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 
 from mrcd.fabric import links
-from mrcd.fabric.topology import Plan
 from mrcd.health.links.verdicts import Counts, State, direction, grid, own_ratio, read
 from mrcd.health.links.watch import WINDOW_S, Verdicts, target
-from mrcd.kernel.columns import Columns
+from mrcd.health.snapshot import Columns, Snapshot
 from mrcd.kernel.enums import EvState
-from mrcd.kernel.pinned import Tables
 
 _NS = 1_000_000_000
 _ONSET_NS = 1_000_000_000  # a link loses packets for so long, or longer, when its state changes
@@ -21,16 +19,16 @@ _PROBED = (EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD)
 Document = dict[str, Any]
 
 
-def documents(tables: Tables, plan: Plan, verdicts: Verdicts | None) -> list[Document]:
+def documents(s: Snapshot, verdicts: Verdicts | None) -> list[Document]:
     """Return a document per link, those to the T0s first; none where carriers do not name the switches.
 
     Without `verdicts`, which only a daemon has, all states are unknown.
     """
-    watched = list(links.links(plan))
+    plan, watched = s.plan, list(links.links(s.plan))
     if not watched:
         return []
-    now, mask = time.monotonic_ns(), int(tables.node["plane_mask"])
-    records = grid(tables.links, plan).copy()
+    now, mask = time.monotonic_ns(), int(s.tables.node["plane_mask"])
+    records = grid(s.tables.links, plan).copy()
     ever = read(records, mask, now)
     shape = records.shape
     if verdicts is None or verdicts.states.shape != shape:
@@ -54,7 +52,7 @@ def documents(tables: Tables, plan: Plan, verdicts: Verdicts | None) -> list[Doc
                 "t1": link.t1,
                 "state": state.text,
                 "since_s": (now - since) / _NS if since else None,
-                "direction": _direction(tables, plan, link, float(recent[at]), since, now) if is_bad else None,
+                "direction": _direction(s, link, float(recent[at]), since, now) if is_bad else None,
                 "has_carrier": is_up,
                 "recent_probes": judged,
                 "recent_lost_probes": int(verdicts.recent.lost[at]),
@@ -70,19 +68,16 @@ def documents(tables: Tables, plan: Plan, verdicts: Verdicts | None) -> list[Doc
     return found
 
 
-def _direction(tables: Tables, plan: Plan, link: links.Link, loss: float, since_ns: int, now: int) -> str | None:
+def _direction(s: Snapshot, link: links.Link, loss: float, since_ns: int, now: int) -> str | None:
     """Return in which direction a link that loses this part of the probes does, by the EVs across it to all peers."""
     begun = max(now - WINDOW_S * _NS, since_ns - _ONSET_NS)
-    width = plan.paths.shape[1]
-    rows = np.array([p.host.id for p in plan.peers], np.int64)
-    used = slice(link.plane * width, (link.plane + 1) * width)
-    evs, stats = (Columns(table, rows, used) for table in (tables.evs, tables.path_stats))
-    is_known = (evs["configured"] != 0) & np.isin(evs["state"], _PROBED)
-    is_known &= (tables.watches["silent"][rows] == 0)[:, None]
+    used = s.columns(link.plane)
+    is_known = s.configured[:, used] & np.isin(s.state[:, used], _PROBED) & ~s.is_silent[:, None]
     if link.t1 is not None:
-        is_known &= plan.paths.t1s[:, used] == link.t1
-    has_lost = stats["loss_ns"].astype(np.int64) > begun  # an EV that has failed, and works again, has lost nothing
-    idle_us, some = int(tables.node["idle_us"]), int(tables.node["idle_evs"])
-    share = some / plan.config.cluster.evs_per_peer if some else 1.0
+        is_known &= s.plan.paths.t1s[:, used] == link.t1
+    lost_ns = Columns(s.tables.path_stats, s.rows, used)["loss_ns"].astype(np.int64)
+    idle_us, some = int(s.tables.node["idle_us"]), int(s.tables.node["idle_evs"])
+    share = some / s.plan.config.cluster.evs_per_peer if some else 1.0
     probes_per_ev = (now - begun) / 1000 / idle_us * share if idle_us else 0.0
-    return direction(loss, probes_per_ev, has_lost, is_known)
+    # An EV that has failed, and works again, has lost nothing.
+    return direction(loss, probes_per_ev, lost_ns > begun, is_known)

@@ -14,8 +14,8 @@ from mrcd.errors import UsageError, no_peer
 from mrcd.fabric.srv6 import hops
 from mrcd.fabric.topology import EV, Peer, Plan
 from mrcd.health.hold_down import hold_down_ns
+from mrcd.health.snapshot import has_round_trip
 from mrcd.kernel.abi import WEIGHT_FULL
-from mrcd.kernel.columns import has_round_trip
 from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.pinned import Tables
 

@@ -1,71 +1,54 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Makes the documents of GET /v1/peers, from arrays over all peers."""
+"""Makes the documents of peers, of their secrets, and of their EVs by plane and T1, from arrays over all peers."""
 
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.fabric.topology import Plan
-from mrcd.kernel.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians
+from mrcd.fabric.paths import NO_T1
+from mrcd.health.snapshot import Snapshot, medians
+from mrcd.kernel import abi, enums
 from mrcd.kernel.enums import EvState
-from mrcd.kernel.pinned import Tables, is_detached
+
+MAP_STATES = (EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD, EvState.DENIED, EvState.UNKNOWN)
 
 Document = dict[str, Any]
 
 
-def documents(
-    tables: Tables,
-    plan: Plan,
-    reachable: Callable[[NDArray[np.uint64]], NDArray[np.bool_]],
-    most: int | None = None,
-) -> list[Document]:
-    """Return a document per peer, in the plan's order; with `most`, only of so many, the worst first.
-
-    `reachable` computes a bool from mrc_peer.heard_ns, (peers,).
-    """
-    now, planes = time.monotonic_ns(), range(len(plan.interfaces))
-    rows = np.array([p.host.id for p in plan.peers], np.int64)
-    used = slice(0, len(planes) * plan.config.cluster.evs_per_plane)
-    evs, path_stats = Columns(tables.evs, rows, used), Columns(tables.path_stats, rows, used)
-    records, configured = tables.peers[rows], evs["configured"] != 0
+def documents(s: Snapshot, most: int | None = None) -> list[Document]:
+    """Return a document per peer, in the plan's order; with `most`, only of so many, the worst first."""
+    now, planes = time.monotonic_ns(), range(s.planes)
 
     def total(values: NDArray[Any]) -> list[int]:
-        found: list[int] = np.where(configured, values, 0).sum(axis=1, dtype=np.uint64).tolist()
+        found: list[int] = np.where(s.configured, values, 0).sum(axis=1, dtype=np.uint64).tolist()
         return found
 
-    replies = path_stats["replies"]  # before the times: one that answers meanwhile has had none yet
-    state = evs["state"]
-    rtts = medians(path_stats["rtt_ns"], configured & has_round_trip(state, replies))
-    judged, lost_packets = judged_and_lost(path_stats)
-    states = np.stack([(configured & (state == s)).sum(axis=1) for s in EvState], axis=1)
+    rtt_ns, (judged, lost_packets) = medians(s.rtt_ns), s.judged_and_lost
     columns = {
-        "usable_evs": total(ev_bits(records["usable"])[:, used]),
-        "tx_packets": total(evs["tx_packets"]),
-        "tx_bytes": total(evs["tx_bytes"]),
+        "usable_evs": total(s.usable),
+        "tx_packets": total(s.evs["tx_packets"]),
+        "tx_bytes": total(s.evs["tx_bytes"]),
         "sent": total(judged),
         "lost": total(lost_packets),
-        "states": states.tolist(),
-        "rtt_ns": rtts.tolist(),
-        "reachable": reachable(records["heard_ns"]).tolist(),
-        "heard_ns": records["heard_ns"].tolist(),
-        "plane_mask": records["plane_mask"].tolist(),
-        "dup_acks": records["dup_acks"].tolist(),
-        "refused": records["refused"].tolist(),
+        "states": s.states.tolist(),
+        "rtt_ns": rtt_ns.tolist(),
+        "reachable": s.is_reachable.tolist(),
+        "detached": s.is_detached.tolist(),
+        "heard_ns": s.heard_ns.tolist(),
+        **{name: s.peers[name].tolist() for name in ("plane_mask", "dup_acks", "refused")},
     }
     found = []
-    chosen = range(len(rows)) if most is None else _worst(columns, configured.sum(axis=1))[:most]
-    for i in chosen:
-        peer, c = plan.peers[i], {name: column[i] for name, column in columns.items()}
+    for i in range(len(s.rows)) if most is None else _worst(s)[:most]:
+        peer, c = s.plan.peers[i], {name: column[i] for name, column in columns.items()}
         heard, sent, lost = c["heard_ns"], c["sent"], c["lost"]
         found.append(
             {
                 "peer": peer.host.name,
                 "host_id": peer.host.id,
                 "reachable": c["reachable"],
-                "status": "unknown" if not heard else "detached" if is_detached(records[i]) else "attached",
+                "status": "unknown" if not heard else "detached" if c["detached"] else "attached",
                 "evs": peer.ev_count,
                 "usable_evs": c["usable_evs"],
                 "states": {s.name: n for s, n in zip(EvState, c["states"], strict=True) if n},
@@ -85,9 +68,71 @@ def documents(
     return found
 
 
-def _worst(columns: Mapping[str, list[Any]], counts: NDArray[np.int64]) -> list[int]:
+def _worst(s: Snapshot) -> list[int]:
     """Return the indexes of the peers: unreachable ones, then those with most EVs out of use, then the plan's order."""
-    usable = np.array(columns["usable_evs"], np.float64) / np.maximum(counts, 1)
-    good = np.array([states[EvState.GOOD] for states in columns["states"]], np.float64) / np.maximum(counts, 1)
-    order: list[int] = np.lexsort((usable, good, np.array(columns["reachable"], bool))).tolist()
+    count = np.maximum(s.configured.sum(axis=1), 1)
+    usable, good = (s.usable & s.configured).sum(axis=1) / count, s.states[:, EvState.GOOD] / count
+    order: list[int] = np.lexsort((usable, good, s.is_reachable)).tolist()
     return order
+
+
+def by_plane(s: Snapshot) -> list[Document]:
+    """Return the number of usable EVs and of all EVs of each plane."""
+    counts = (s.per_plane(which).sum(axis=0).tolist() for which in (s.usable & s.configured, s.configured))
+    return [{"usable_evs": n, "evs": every} for n, every in zip(*counts, strict=True)]
+
+
+def path_map(s: Snapshot) -> Document:
+    """Return per plane and T1 the number of EVs in each state, in the order of `states`; None where there is no EV.
+
+    `without_t1` counts EVs to hosts under the same T0, and those whose T1 this host does not know: paths that the
+    cluster file lists, and all with encapsulation ecmp.
+    """
+    t1s, evs = s.plan.config.cluster.t1s, s.state.shape[1]
+    counts = np.zeros((s.planes, t1s + 1, len(EvState)), np.int64)
+    if len(s.rows):
+        planes = np.arange(s.planes, dtype=np.int64).repeat(evs // s.planes)
+        states = np.minimum(s.state, len(EvState) - 1)
+        cells = (planes * (t1s + 1) + s.plan.paths.t1s - NO_T1) * len(EvState) + states
+        counts = np.bincount(cells[s.configured], minlength=counts.size).reshape(counts.shape)
+    ordered = counts[..., list(MAP_STATES)].tolist()
+    return {
+        "states": [s.name for s in MAP_STATES],
+        "t1s": t1s,
+        "planes": [
+            {"plane": plane, "t1s": [_cell(cell) for cell in cells[1:]], "without_t1": _cell(cells[0])}
+            for plane, cells in enumerate(ordered)
+        ],
+    }
+
+
+def _cell(counts: list[int]) -> list[int] | None:
+    return counts if any(counts) else None
+
+
+def keys(s: Snapshot) -> Document:
+    """Return GET /v1/keys without the order of the secrets, which the tables do not tell. It has no key."""
+    auths, found = {name: s.auths[name] for name in ("mode", "tx_id", "tx_slot", "rx_id", "untagged", "clock_ns")}, []
+    known_there = s.peers["key_ids"]
+    for i, (peer, is_reachable) in enumerate(zip(s.plan.peers, s.is_reachable.tolist(), strict=True)):
+        found.append(
+            {
+                "peer": peer.host.name,
+                "reachable": is_reachable,
+                "sent_with": int(auths["tx_id"][i, auths["tx_slot"][i] % abi.KEY_IDS]) or None,
+                "accepted_by_peer": _ids(known_there[i]),
+                "accepted_from_peer": _ids(auths["rx_id"][i]),
+                "untagged_packets": int(auths["untagged"][i]),
+                "clock_known": bool(auths["clock_ns"][i]),
+            }
+        )
+    return {
+        "mode": enums.AuthMode(int(auths["mode"][0])).name.lower() if found else s.plan.config.auth.mode,
+        "accepted": sorted({i for p in found for i in p["accepted_from_peer"]}),
+        "newest": None,
+        "peers": found,
+    }
+
+
+def _ids(of_slots: NDArray[np.uint8]) -> list[int]:
+    return [int(i) for i in of_slots[: abi.KEY_IDS] if i]

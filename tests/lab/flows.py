@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Generates traffic for the tests: payloads that are checked byte for byte, and long TCP flows in bins."""
+"""Generates traffic for the tests: payloads that are checked byte for byte, and paced TCP flows."""
 
 import hashlib
-import json
 import random
 import socket
-import subprocess
 import threading
-from dataclasses import dataclass
-from types import TracebackType
 
 from labkit.cluster.api import Lab
-from tests.lab.conftest import wait_until
+from labkit.measure import goodput
+from labkit.traffic.flow import Ends, Flow
 
-PORT = 7000
+PACED = 40_000_000  # bytes per second
 STANDSTILL_MS = 2000
 """A flow that stands still for longer was interrupted; a busy machine makes pauses of some hundred ms."""
 
@@ -68,68 +65,13 @@ def udp_transfer(lab: Lab, version: int, sizes: list[int], source: int = 0, targ
     assert sorted(received) == sorted(sent)
 
 
-@dataclass
-class Report:
-    """iperf3's result: received bits per second in bins of 100 ms, and the sender's retransmissions."""
-
-    bins: list[float]
-    retransmits: int
-    bits_per_second: float
-
-    @property
-    def longest_standstill_ms(self) -> int:
-        """Returns the longest run of bins without a byte."""
-        longest = current = 0
-        for received in self.bins[1:-1]:
-            current = current + 100 if received == 0 else 0
-            longest = max(longest, current)
-        return longest
+def tcp_flow(lab: Lab, source: int = 0, target: int = 2, rate: int = PACED) -> Flow:
+    """Returns a TCP flow h{source} → h{target}, as a context manager. At full speed (0) it takes both CPUs."""
+    ends = Ends(f"h{source}", address(source, 4), f"h{target}", address(target, 4))
+    return Flow(lab, ends, rate=rate)
 
 
-class Flow:
-    """One TCP flow h0 → h2 of a given length, in the background. Use as a context manager."""
-
-    def __init__(self, lab: Lab, seconds: float, version: int = 4, extra: tuple[str, ...] = ()) -> None:
-        self._lab, self._seconds, self._version, self._extra = lab, seconds, version, extra
-
-    def __enter__(self) -> "Flow":
-        serve = ["iperf3", "-s", "-1", "-J", "-i", "0.1", "-p", str(PORT)]
-        quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        self._server = self._lab.popen("h2", serve, **quiet)
-        self._listening()
-        send = [
-            "iperf3",
-            "-c",
-            address(2, self._version),
-            "-J",
-            "-i",
-            "0.1",
-            "-p",
-            str(PORT),
-            "-t",
-            f"{self._seconds:g}",
-        ]
-        self._client = self._lab.popen("h0", [*send, *self._extra], **quiet)
-        return self
-
-    def _listening(self) -> None:
-        listeners = ["ss", "-Hltn", f"sport = :{PORT}"]
-        wait_until("iperf3 listens", lambda: self._lab.exec("h2", listeners).stdout.strip())
-
-    def report(self) -> Report:
-        """Waits for the end of the flow, and reads both sides."""
-        out, _ = self._client.communicate(timeout=self._seconds + 30)
-        seen, _ = self._server.communicate(timeout=30)
-        sender, receiver = json.loads(out), json.loads(seen)
-        assert "error" not in sender, sender["error"]
-        return Report(
-            bins=[i["sum"]["bits_per_second"] for i in receiver["intervals"]],
-            retransmits=sender["end"]["sum_sent"]["retransmits"],
-            bits_per_second=sender["end"]["sum_received"]["bits_per_second"],
-        )
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for child in (self._client, self._server):
-            if child.poll() is None:
-                child.kill()
-            child.communicate()
+def standstill_ms(flow: Flow) -> int:
+    """Ends the flow, and returns the longest time in which nothing arrived."""
+    flow.finish()
+    return goodput.longest_hole(flow.bins, min(flow.bins), max(flow.bins), 0.0001).length_ns // 1_000_000

@@ -6,7 +6,7 @@ import pytest
 from labkit.cluster import netns, observe
 from labkit.cluster.api import Lab
 from tests.lab.conftest import wait_until
-from tests.lab.flows import Flow, tcp_transfer
+from tests.lab.flows import tcp_flow, tcp_transfer
 
 
 def _rtt_ms(lab: Lab, plane: int) -> float:
@@ -31,7 +31,7 @@ def test_a_delay_is_seen_by_the_probes_of_its_plane_and_gone_when_healed(healthy
 
 def test_the_rto_min_of_the_route_bounds_the_tcp_timeout(healthy: Lab) -> None:
     """The least timeout that the kernel has for a flow is that of the configuration."""
-    with Flow(healthy, 10):
+    with tcp_flow(healthy):
 
         def least_ms() -> float:
             words = healthy.exec("h0", ["ss", "-tino", "state", "established"], check=True).stdout.split()

@@ -13,7 +13,7 @@ from mrcd.kernel.dataplane import pin_directory
 from mrcd.kernel.pinned import Tables
 from tests.cluster_files import host
 from tests.lab.conftest import all_good, mrcctl, states, wait_until
-from tests.lab.flows import Flow
+from tests.lab.flows import tcp_flow
 
 TARGETS = ("t1:1:2", "plane:0", "link:2:0:1", "nic:h2:3", "t1:3:0 peer:h2", "ev:h2:5")
 
@@ -45,8 +45,8 @@ def restart(lab: Lab, number: signal.Signals = signal.SIGKILL) -> None:
 def test_drain_under_a_flow_loses_nothing(healthy: Lab) -> None:
     before = counts(healthy)
     waited = []
-    with Flow(healthy, 60):  # until the block ends
-        wait_until("the flow runs", lambda: sum(c[0] for c in counts(healthy).values()) > 10_000)
+    with tcp_flow(healthy):
+        wait_until("the flow runs", lambda: sum(c[0] for c in counts(healthy).values()) > 1_000)
         for target in TARGETS:
             answer = mrcctl(healthy, "h0", "drain", *target.split())
             assert answer["empty"], answer
@@ -64,7 +64,7 @@ def test_drain_under_a_flow_loses_nothing(healthy: Lab) -> None:
     after = counts(healthy)
     sent, lost = (sum(after[ev][i] - before[ev][i] for ev in after) for i in (0, 2))
     print(f"{len(waited)} drains under a flow: {sent} packets sent, {lost} lost; empty after {max(waited)} s at most")
-    assert (lost, sent > 50_000) == (0, True)
+    assert (lost, sent > 20_000) == (0, True)
 
 
 def test_denials_outlive_daemon_and_tables_and_cover_new_paths(healthy: Lab) -> None:

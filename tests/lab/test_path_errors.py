@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.cluster.api import Lab
 from tests.lab.conftest import event_times, mrcctl, states, wait_until
-from tests.lab.flows import Flow, address
+from tests.lab.flows import address, tcp_flow
 
 EV = 6  # plane 1, T1 2
 T0 = "t0-1-0"  # T0 of h0 and h1
@@ -23,8 +23,8 @@ def test_an_icmp_error_of_a_switch_fails_the_ev_at_once(healthy: Lab) -> None:
     """Its error quotes the packet, which names the EV, so no timeout is needed."""
     show = ["ip", "-6", "route", "show", "dev", "t1-2", "5f00:0:8802::/48"]
     route = healthy.exec(T0, show, check=True).stdout.split()
-    with Flow(healthy, 4):
-        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 10_000)
+    with tcp_flow(healthy):
+        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 1_000)
         last = mrcctl(healthy, "h0", "events")[-1]["monotonic_ns"]
         healthy.exec(T0, ["ip", "-6", "route", "del", route[0], "dev", "t1-2"], check=True)
         try:
@@ -44,8 +44,8 @@ def test_a_path_that_drops_long_packets_is_left_and_does_not_return(healthy: Lab
     """Such a path answers short probes: without long ones it would return, and fail again, without end."""
     link = f"ip link set dev t1-2 mtu {SHORT_MTU}".split()
     was = str(json.loads(healthy.exec(T0, ["ip", "-j", "link", "show", "dev", "t1-2"], check=True).stdout)[0]["mtu"])
-    with Flow(healthy, 4):
-        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 10_000)
+    with tcp_flow(healthy):
+        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 1_000)
         healthy.exec(T0, link, check=True)
         try:
             wait_until("the EV is left", lambda: _path(healthy)["state"] == "ASSUMED_BAD")

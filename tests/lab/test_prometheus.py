@@ -14,7 +14,7 @@ import pytest
 from labkit.cluster.api import Lab
 from labkit.monitoring.prometheus import RULES, Prometheus
 from tests.lab.conftest import a_lab, mrcctl, states, wait_until
-from tests.lab.flows import Flow
+from tests.lab.flows import tcp_flow
 
 DASHBOARD = json.loads((RULES / "dashboard.json").read_text(encoding="utf-8"))
 VARIABLES = {"$__rate_interval": "30s", "$__range": "5m", "$instance": ".+"}
@@ -53,7 +53,7 @@ def server(fabric: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
 
     with Prometheus(fabric, ["h0", "h1", "h2"], tmp_path_factory.mktemp("prometheus")) as made:
         wait_until("all is scraped", lambda: made.query('sum(up{job="mrcd"}) == 3'))
-        with Flow(fabric, 60, extra=("-b", "400M")):
+        with tcp_flow(fabric):
             fabric.fail("t1:0:1")
             wait_until("EV 1 is left", lambda: bad(1))
             fabric.heal()

@@ -19,7 +19,7 @@ import pytest
 from labkit.cluster import netns
 from labkit.cluster.api import Lab
 from tests.lab.conftest import a_lab, mrcctl, wait_until
-from tests.lab.flows import Flow, address, tcp_transfer, udp_transfer
+from tests.lab.flows import address, tcp_flow, tcp_transfer, udp_transfer
 
 ETH_P_IP = 0x0800
 MODES = [
@@ -36,7 +36,7 @@ MODES = [
 def mode(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab per encapsulation, granularity and hook."""
     encapsulation, granularity, hook = request.param
-    with a_lab("modes", encapsulation=encapsulation, granularity=granularity, hook=hook) as lab:
+    with a_lab("modes", hosts=3, encapsulation=encapsulation, granularity=granularity, hook=hook) as lab:
         yield lab
 
 
@@ -216,7 +216,7 @@ def test_bursts_stay_whole_through_push_and_pop(healthy: Lab) -> None:
         sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x86DD))
     sniffer.settimeout(5)
     longest = 0
-    with sniffer, Flow(healthy, 2):
+    with sniffer, tcp_flow(healthy, rate=0):
         for _ in range(2000):
             longest = max(longest, len(sniffer.recv(1 << 17)))
             if longest > 60_000:

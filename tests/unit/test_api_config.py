@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from mrcd.api.config import ConfigApi
-from mrcd.api.server import errors
+from mrcd.api.server import Api
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
+from mrcd.fleet.member import FleetMember
 
 
 class Asked:
@@ -32,9 +32,7 @@ def reload(directory: Path, body: bytes | None) -> tuple[int, dict[str, Any], li
     asked, path = Asked(), str(directory / "s")
 
     async def scenario() -> tuple[int, dict[str, Any]]:
-        app = web.Application(middlewares=[errors])
-        app.add_routes(ConfigApi(cast(Daemon, None), cast(Reloader, asked)).routes())
-        runner = web.AppRunner(app)
+        runner = web.AppRunner(Api(cast(Daemon, None), cast(Reloader, asked), cast(FleetMember, None)).application())
         await runner.setup()
         await web.UnixSite(runner, path).start()
         try:

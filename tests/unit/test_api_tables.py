@@ -20,7 +20,7 @@ def test_a_document_asked_for_during_a_reload_is_made_of_the_new_tables() -> Non
     async def ask() -> str | None:
         daemon = SimpleNamespace(encapsulation=None, readers=Readers(), view=SimpleNamespace(peers=lambda: ["old"]))
         api = Api(cast(Daemon, daemon), cast(Reloader, None), cast(FleetMember, None))
-        asking = asyncio.create_task(api.peers(cast(web.Request, None)))
+        asking = asyncio.create_task(api.listed("peers")(cast(web.Request, None)))
         await asyncio.sleep(0)
         daemon.view = SimpleNamespace(peers=lambda: ["new"])
         daemon.readers.go_on()

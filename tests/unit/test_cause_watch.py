@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from mrcd.ctl.phrases import sentence
-from mrcd.health.diagnosis import read_facts, watch
+from mrcd.health.diagnosis import watch
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Share
+from mrcd.health.diagnosis.facts import Facts
+from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.diagnosis.watch import CauseWatch
 from mrcd.health.events import EventLog, log_line
 from mrcd.kernel.enums import EvState, Reason
@@ -90,11 +92,11 @@ def test_no_ev_is_read_while_no_state_changes(monkeypatch: pytest.MonkeyPatch) -
     w = Watched()
     reads: list[int] = []
 
-    def read(*arguments: Any, **named: Any) -> Any:
+    def read(facts: Facts) -> Any:
         reads.append(1)
-        return read_facts.read_facts(*arguments, **named)
+        return diagnose(facts)
 
-    monkeypatch.setattr(watch, "read_facts", read)
+    monkeypatch.setattr(watch, "diagnose", read)
 
     def count(times: int = 1) -> int:
         reads.clear()

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import Result
 
 from mrcd.auth import secrets_file
 from mrcd.config.sections import Auth
 from mrcd.ctl.commands import keys as commands
-from mrcd.kernel import abi, enums
-from mrcd.view import keys
 from tests.cluster_files import host
 from tests.unit.canned_daemon import KEYS, Daemon
 from tests.unit.conftest import TestClock
@@ -28,27 +25,6 @@ def peer(name: str, sent_with: int | None, *accepted: int, untagged: int = 0) ->
         "peer": name, "reachable": True, "sent_with": sent_with, "accepted_by_peer": list(accepted),
         "untagged_packets": untagged, "clock_known": True,
     }  # fmt: skip
-
-
-def test_the_view_makes_the_document_without_any_key() -> None:
-    auths, peers = np.zeros(4, abi.AUTH), np.zeros(4, abi.PEER)
-    auths["mode"][1], auths["rx_id"][1, :2], auths["tx_id"][1, :2] = enums.AuthMode.PERMISSIVE, (1, 2), (1, 2)
-    auths["tx_slot"][1], auths["untagged"][1], auths["clock_ns"][1] = 1, 9, 77
-    auths["tx_key"], auths["rx_key"] = 0x1122334455667788, 0x1122334455667788
-    peers["key_ids"][1, :2] = 2, 0
-    found = keys.document(auths, peers, {1: "h1", 2: "h2"}, np.array([True, False]), "off")
-    assert found["mode"] == "permissive"
-    assert found["accepted"] == [1, 2]
-    assert found["peers"][0] == peer("h1", 2, 2, untagged=9) | {"accepted_from_peer": [1, 2]}
-    assert (found["peers"][1]["sent_with"], found["peers"][1]["accepted_from_peer"]) == (None, [])
-    assert not found["peers"][1]["reachable"]
-    assert not found["peers"][1]["clock_known"]
-    assert str(0x1122334455667788) not in json.dumps(found)
-
-
-def test_a_host_without_peers_has_the_mode_of_its_file() -> None:
-    found = keys.document(np.zeros(4, abi.AUTH), np.zeros(4, abi.PEER), {}, np.zeros(0, bool), "required")
-    assert found == {"mode": "required", "accepted": [], "newest": None, "peers": []}
 
 
 # ---- files ----

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from prometheus_client.metrics_core import Metric
 
-from mrcd.api.metrics.link_probes import MOST_LINK_SERIES, families
+from mrcd.api.metrics.collector import MOST_LINK_SERIES, link_families
 from mrcd.ctl.commands.links import over_interval
 from mrcd.ctl.phrases import sentence
 from mrcd.fabric import links
@@ -18,6 +18,7 @@ from mrcd.fabric.links import number
 from mrcd.health.events import EventLog
 from mrcd.health.links.verdicts import Counts, State
 from mrcd.health.links.watch import LinkWatch, Verdicts
+from mrcd.health.snapshot import Snapshot
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
 from mrcd.view import links as view
@@ -72,7 +73,7 @@ class Links(Host):
         self.verdicts.states[row, plane], self.verdicts.recent.lost[row, plane] = state, lost
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        found = view.documents(cast(Tables, self), self.plan, self.verdicts)
+        found = view.documents(Snapshot(cast(Tables, self), self.plan), self.verdicts)
         return {d["link"]: d for d in found}
 
 
@@ -89,7 +90,7 @@ def test_documents_name_each_link_as_deny_does() -> None:
 def test_without_a_daemon_counts_are_known_and_states_are_not() -> None:
     host = Links()
     host.links["lost"][number(1, 2)] = 20
-    found = view.documents(cast(Tables, host), host.plan, None)
+    found = view.documents(Snapshot(cast(Tables, host), host.plan), None)
     assert {d["state"] for d in found} == {"unknown"}
     assert {d["link"]: d["lost_probes"] for d in found if d["lost_probes"]} == {"link:1:0:2": 20}
 
@@ -148,7 +149,7 @@ def test_a_watch_judges_the_tables_once_a_second() -> None:
 
 
 def series(found: list[dict[str, Any]]) -> dict[str, dict[tuple[str, ...], float]]:
-    made: list[Metric] = list(families(found))
+    made: list[Metric] = list(link_families(found))
     return {m.name: {tuple(s.labels.values()): s.value for s in m.samples} for m in made}
 
 

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -14,17 +15,18 @@ import pytest
 from aiohttp import web
 
 from mrcd import state_dir
-from mrcd.api.denials import DenialsApi
-from mrcd.api.server import errors
+from mrcd.api.server import Api
 from mrcd.config import cluster_file
 from mrcd.ctl.client import Client, Json
 from mrcd.daemon import write_tables
+from mrcd.daemon.reload import Reloader
 from mrcd.denials import targets
 from mrcd.denials.deny_and_allow import DenialControl, Document
 from mrcd.denials.record import Denial
 from mrcd.denials.targets import Target
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
+from mrcd.fleet.member import FleetMember
 from mrcd.health.monitor import Monitor
 from mrcd.kernel import abi, pinned
 from mrcd.kernel.dataplane import Dataplane
@@ -505,9 +507,8 @@ def asked(host: Host, directory: Path, *requests: Callable[[Client], Json]) -> l
             return e
 
     async def scenario() -> list[Json]:
-        app = web.Application(middlewares=[errors])
-        app.add_routes(DenialsApi(host.control).routes())
-        runner = web.AppRunner(app)
+        daemon: Any = SimpleNamespace(denials=host.control)
+        runner = web.AppRunner(Api(daemon, cast(Reloader, None), cast(FleetMember, None)).application())
         await runner.setup()
         await web.UnixSite(runner, str(directory / "mrcd.sock")).start()
         try:

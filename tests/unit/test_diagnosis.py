@@ -15,7 +15,7 @@ from mrcd.daemon import write_tables
 from mrcd.denials import targets
 from mrcd.fabric import topology
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity
-from mrcd.health.diagnosis.read_facts import read_facts
+from mrcd.health.diagnosis.facts import Facts
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.kernel import abi, pinned
 from mrcd.kernel.enums import EvState, Reason
@@ -77,7 +77,7 @@ class Host(Arrays):
     def causes(self) -> list[Cause]:
         state = self.nic_links.get
         with mock.patch("time.monotonic_ns", return_value=self.now):
-            return diagnose(read_facts(self.shown, self.plan, lambda name: state(name, LinkState.NO_CARRIER)))
+            return diagnose(Facts(self.shown, self.plan, None, lambda name: state(name, LinkState.NO_CARRIER)))
 
     def found(self) -> list[tuple[str, str]]:
         return [(str(c.kind), c.target) for c in self.causes()]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity
+from mrcd.health.diagnosis.facts import Facts
 from mrcd.health.diagnosis.memory import GREY_NS, WINDOW_NS, Growth, Memory
-from mrcd.health.diagnosis.read_facts import read_facts
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.kernel.enums import Drop, EvState
 from mrcd.net.link_state import unroutable_packets
@@ -23,7 +23,7 @@ def causes(h: Host, *refused: Drop, unroutable: tuple[int, ...] = ()) -> list[Ca
     memory = Memory()
     memory.note_counters(0, {}, dict.fromkeys(unroutable, 100))
     memory.note_counters(S, {reason.text: 7 for reason in refused}, dict.fromkeys(unroutable, 139))
-    return diagnose(read_facts(h.shown, h.plan, memory=memory))
+    return diagnose(Facts(h.shown, h.plan, memory))
 
 
 def silent(*rows: int, file: str = "") -> Host:
@@ -153,22 +153,22 @@ def test_an_ev_that_returned_after_a_grey_loss_still_counts_for_a_minute() -> No
     h, memory = Host().set("link:1:2:3", LOSSY), Memory()
 
     def found() -> list[tuple[str, str]]:
-        return [(str(c.kind), c.target) for c in diagnose(read_facts(h.shown, h.plan, memory=memory))]
+        return [(str(c.kind), c.target) for c in diagnose(Facts(h.shown, h.plan, memory))]
 
     assert found() == [("loss", "link:1:2:3")]
     h.set("link:1:2:3", {"state": EvState.GOOD})
     assert found() == [("loss", "link:1:2:3")]
-    assert diagnose(read_facts(h.shown, h.plan)) == []  # without memory
-    is_grey = np.zeros_like(read_facts(h.shown, h.plan).verdicts, bool)
+    assert diagnose(Facts(h.shown, h.plan)) == []  # without memory
+    is_grey = np.zeros_like(Facts(h.shown, h.plan).verdicts, bool)
     memory.lately_grey(time.monotonic_ns() + GREY_NS, h.plan, is_grey)
     assert found() == []
 
 
 def test_an_ev_that_failed_otherwise_is_forgotten_at_once() -> None:
     h, memory = Host().set("t1:1:2", GONE), Memory()
-    assert diagnose(read_facts(h.shown, h.plan, memory=memory))
+    assert diagnose(Facts(h.shown, h.plan, memory))
     h.set("t1:1:2", {"state": EvState.GOOD})
-    assert diagnose(read_facts(h.shown, h.plan, memory=memory)) == []
+    assert diagnose(Facts(h.shown, h.plan, memory)) == []
 
 
 def test_evs_that_lost_something_lately_do_not_acquit_their_link() -> None:

@@ -13,8 +13,14 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrcd.api.metrics.collector import MOST_EV_SERIES, MOST_FAULT_SERIES, TablesCollector
-from mrcd.api.metrics.readiness import ReadinessCollector, full_sweep_s, in_use_ratio, sweep_age_s
+from mrcd.api.metrics.collector import (
+    MOST_EV_SERIES,
+    MOST_FAULT_SERIES,
+    TablesCollector,
+    full_sweep_s,
+    in_use_ratio,
+    sweep_age_s,
+)
 from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.daemon.daemon import Daemon
@@ -81,8 +87,7 @@ class Host(Arrays):
             started=time.monotonic(),
             keyring=SimpleNamespace(ids=self.key_ids),
         )
-        registry.register(TablesCollector(cast(Daemon, daemon)))
-        registry.register(ReadinessCollector(cast(Daemon, daemon), self.source))
+        registry.register(TablesCollector(cast(Daemon, daemon), self.source))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         return generate_latest(registry).decode()

@@ -22,10 +22,11 @@ from mrcd.kernel import abi, pinned
 from mrcd.kernel.enums import EvState, Reason
 from mrcd.net import rps
 from mrcd.view import documents as view
-from mrcd.view import paths, running_file
+from mrcd.view import paths, peers, running_file
+from tests.cluster_files import host as host_table
 from tests.unit.arrays import TEXT, Arrays
 
-S = 10**9
+S, MS = 10**9, 10**6
 NOW_NS = 10**6 * S
 
 
@@ -52,6 +53,15 @@ class Host(Arrays):
         for table, fields in ((self.evs, SENT), (self.path_stats, ARRIVED)):
             for name, value in fields.items():
                 table[name][1, 5] = value
+
+    def probes_sent(self) -> dict[str, int]:
+        return {"idle": 3}
+
+    def unsent_packets(self) -> list[int]:
+        return [0] * abi.MAX_PLANES
+
+    def fill(self) -> dict[str, tuple[int, int]]:
+        return {"peers": (3, 4)}
 
     def path(self, **fields: int) -> dict[str, Any]:
         """Returns the document of EV 5 to h1, after its record got other values."""
@@ -217,7 +227,7 @@ def test_a_plane_without_usable_evs_shows_it_although_its_link_is_up() -> None:
     h = Host()
     h.peers["usable"][1:, 0] = 0xF0  # EVs 4 to 7, of plane 1; bits of EVs that do not exist do not count
     h.evs["configured"][3, 7] = 0
-    assert h.view.evs_by_plane(np.array([1, 2, 3])) == [
+    assert peers.by_plane(h.view.snapshot()) == [
         {"usable_evs": 0, "evs": 9},
         {"usable_evs": 8, "evs": 8},
     ]
@@ -256,26 +266,51 @@ def test_links_out_of_the_directory_are_not_followed(tmp_path: Path) -> None:
         offline_detach.refuse_links(tmp_path, tmp_path / "abi7")
 
 
-def test_keys_of_peers_that_are_heard() -> None:
-    host = Host()
-    host.auths["mode"][1:], host.auths["tx_id"][1:, :2], host.auths["rx_id"][1:, :2] = 2, (1, 2), (1, 2)
-    host.auths["tx_slot"][2] = 1
+def test_keys_of_peers() -> None:
+    host, key = Host(), 0x1122334455667788
+    host.auths["mode"][1:], host.auths["tx_id"][1:3, :2], host.auths["rx_id"][1, :2] = 1, (1, 2), (1, 2)
+    host.auths["tx_slot"][2], host.auths["untagged"][1], host.auths["clock_ns"][1] = 1, 9, 77
+    host.auths["tx_key"], host.auths["rx_key"] = key, key
+    host.peers["key_ids"][1, 0] = 2
     host.peers["heard_ns"][[1, 2]] = host.now, host.now - 60 * S
     found = host.view.keys()
-    assert (found["mode"], found["accepted"], found["newest"]) == ("required", [1, 2], None)
-    assert [(p["peer"], p["reachable"], p["sent_with"]) for p in found["peers"]] == [
-        ("h1", True, 1), ("h2", False, 2), ("h3", False, 1),
+    assert (found["mode"], found["accepted"], found["newest"]) == ("permissive", [1, 2], None)
+    assert [tuple(p.values()) for p in found["peers"]] == [
+        ("h1", True, 1, [2], [1, 2], 9, True), ("h2", False, 2, [], [], 0, False),
+        ("h3", False, None, [], [], 0, False),
     ]  # fmt: skip
+    assert str(key) not in json.dumps(found)
+
+
+def test_a_host_without_peers_has_the_mode_of_its_file() -> None:
+    alone = topology.plan(cluster_file.parse(f'[auth]\nmode = "required"\n{host_table(0)}'), "h0")
+    found = view.View(cast(pinned.Tables, Arrays(1, 16)), alone, [], Path("/nowhere")).keys()
+    assert found == {"mode": "required", "accepted": [], "newest": None, "peers": []}
+
+
+@pytest.mark.parametrize(
+    ("ticked_ms", "packet_ms", "by"),
+    [
+        *[(0, 10_000, "daemon"), (49, 10_000, "daemon")],
+        *[(51, 20, "timer packet"), (51, -20, "timer packet")],
+        *[(10_000, 101, None), (10_000, 10_000, None)],
+    ],
+)
+def test_the_runner_of_the_tick_and_the_budget_of_probes(ticked_ms: int, packet_ms: int, by: str | None) -> None:
+    host = Host()
+    host.node["ticked_ns"], host.clock["packet_due_ns"] = host.now - ticked_ms * MS, host.now - packet_ms * MS
+    host.clock["budget"], host.clock["by_daemon"], host.clock["by_packet"] = -7, 5, 6
+    assert list(host.view.probing().values()) == [by, 5, 6, 4000, -7, {"idle": 3}, None]
 
 
 def test_the_diagnosis_is_a_document_per_cause() -> None:
     host = Host()
     host.evs["state"][host.evs["configured"] != 0] = EvState.GOOD
     host.node["plane_mask"] = 0b11
-    assert host.view.diagnosis() == []
+    assert host.view.status()["diagnosis"] == []
     host.evs["state"][[1, 3], 6], host.evs["reason"][[1, 3], 6] = EvState.ASSUMED_BAD, Reason.OVERDUE
     host.evs["state_since_ns"][[1, 3], 6] = host.now - 60 * S
-    (cause,) = json.loads(json.dumps(host.view.diagnosis()))
+    (cause,) = json.loads(json.dumps(host.view.status()["diagnosis"]))
     assert (cause["cause"], cause["target"], cause["severity"], cause["evs"]) == ("t1", "t1:1:2", "critical", 2)
     assert cause["since_s"] == 60
 

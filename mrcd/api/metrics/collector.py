@@ -3,11 +3,13 @@
 
 Two families have peers × planes series; the others have a series per peer or per plane. An EV has a series of its own
 while it is not GOOD, for at most MOST_EV_SERIES EVs. So has each of at most MOST_FAULT_SERIES faults, and each of some
-bad links (link_probes.py). With [metrics] per_ev every EV has its own series.
+bad links. With [metrics] per_ev every EV has its own series.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,145 +18,117 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from mrcd import __version__
-from mrcd.api.metrics import link_probes
+from mrcd.config.cluster_file import fingerprint
 from mrcd.daemon.daemon import Daemon
+from mrcd.fleet.report import file_part
+from mrcd.fleet.source import FileSource
+from mrcd.health.links.verdicts import State
+from mrcd.health.snapshot import Snapshot, medians
 from mrcd.kernel import histograms
 from mrcd.kernel.abi import ABI_VERSION
-from mrcd.kernel.columns import Columns, ev_bits, has_round_trip, judged_and_lost, medians
 from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.pinned import is_detached
 
 MOST_EV_SERIES = 220
 MOST_FAULT_SERIES = 32
+MOST_LINK_SERIES = 32
 
 _FLAPPING = 3  # flaps
 _WORST_FIRST = (EvState.ASSUMED_BAD, EvState.DENIED, EvState.SKIP, EvState.UNKNOWN)
+_IN_USE = (EvState.GOOD, EvState.SKIP)
+
+Series = Iterable[tuple[Sequence[str], float]]
+"""Values of labels, and the value of the series."""
+
+
+def counter(name: str, text: str, labels: Sequence[str], series: Series) -> Metric:
+    """Return a counter with these series."""
+    made = CounterMetricFamily(name, text, labels=labels)
+    for at, value in series:
+        made.add_metric(at, value)
+    return made
+
+
+def gauge(name: str, text: str, labels: Sequence[str], series: Series) -> Metric:
+    """Return a gauge with these series."""
+    made = GaugeMetricFamily(name, text, labels=labels)
+    for at, value in series:
+        made.add_metric(at, value)
+    return made
 
 
 class TablesCollector(Collector):
-    """Collects all metrics of a daemon in one pass over its tables."""
+    """Collects all metrics of a daemon from one snapshot of its tables."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, daemon: Daemon, source: FileSource) -> None:
+        self._daemon, self._source = daemon, source
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
-        paths = EvMetrics(self._daemon)
-        yield from self._build()
-        yield from paths.traffic()
-        yield from paths.health()
-        yield from self._peers(paths)
+        plan = self._daemon.plan
+        s = Snapshot(self._daemon.tables, plan)
+        yield InfoMetricFamily(
+            "mrc_build",
+            "Version, encapsulation and granularity of mrcd on this host.",
+            {
+                "version": __version__,
+                "abi": str(ABI_VERSION),
+                "host": plan.host.name,
+                "encapsulation": plan.config.cluster.encapsulation,
+                "granularity": plan.config.cluster.granularity,
+            },
+        )
+        yield from _traffic(s)
+        yield from _health(s)
+        yield from _peers(s)
         yield from self._planes()
-        yield from link_probes.families(self._daemon.view.links())
+        yield from link_families(self._daemon.view.links())
         yield self._faults()
         yield from self._histograms()
         yield from self._host()
         yield from self._ticks()
-        yield from paths.not_good()
-        if self._daemon.plan.config.metrics.per_ev:
-            yield from paths.each()
-
-    def _build(self) -> Iterator[Metric]:
-        cluster = self._daemon.plan.config.cluster
-        info = InfoMetricFamily("mrc_build", "Version, encapsulation and granularity of mrcd on this host.")
-        info.add_metric(
-            [],
-            {
-                "version": __version__,
-                "abi": str(ABI_VERSION),
-                "host": self._daemon.plan.host.name,
-                "encapsulation": cluster.encapsulation,
-                "granularity": cluster.granularity,
-            },
-        )
-        yield info
-
-    def _peers(self, paths: "EvMetrics") -> Iterator[Metric]:
-        records = self._daemon.tables.peers[paths.rows]
-        yield paths.by_peer(
-            GaugeMetricFamily(
-                "mrc_peer_reachable",
-                "1 if a packet from the peer arrived in the last 3 s (with many peers: longer).",
-                labels=["peer"],
-            ),
-            self._daemon.view.reachable(records["heard_ns"]),
-        )
-        yield paths.by_peer(
-            GaugeMetricFamily(
-                "mrc_ev_min_active", "The floor: while fewer EVs are good, others stay usable too.", labels=["peer"]
-            ),
-            records["floor"],
-        )
-        yield paths.by_peer(
-            CounterMetricFamily("mrc_dup_acks", "TCP ACKs sent to the peer on a second path too.", labels=["peer"]),
-            records["dup_acks"],
-        )
-        refused = CounterMetricFamily(
-            "mrc_peer_refused_packets",
-            "Packets of the peer refused for their inner addresses; only peers that have sent some.",
-            labels=["peer"],
-        )
-        for peer, count in zip(self._daemon.plan.peers, records["refused"].tolist(), strict=True):
-            if count:
-                refused.add_metric([peer.host.name], count)
-        yield refused
-        yield from self._authentication(paths)
-
-    def _authentication(self, paths: "EvMetrics") -> Iterator[Metric]:
-        """Yield the mode of authentication, and the untagged packets of peers that have sent any."""
-        info = InfoMetricFamily("mrc_auth_mode", "Whether packets are authenticated: off, permissive or required.")
-        info.add_metric([], {"mode": self._daemon.plan.config.auth.mode})
-        yield info
-        counts = self._daemon.tables.auths["untagged"][paths.rows]
-        untagged = CounterMetricFamily(
-            "mrc_untagged_packets", "Packets accepted from the peer without a tag.", labels=["peer"]
-        )
-        for peer, count in zip(self._daemon.plan.peers, counts.tolist(), strict=True):
-            if count:
-                untagged.add_metric([peer.host.name], count)
-        yield untagged
+        yield from _not_good(s)
+        if plan.config.metrics.per_ev:
+            yield from _each(s)
+        yield self._config()
+        yield from _readiness(s)
 
     def _planes(self) -> Iterator[Metric]:
-        daemon = self._daemon
-        planes = range(len(daemon.plan.interfaces))
-        up = GaugeMetricFamily("mrc_plane_up", "1 if the NIC has carrier and its first hop resolves.", labels=["plane"])
-        for plane in planes:
-            up.add_metric([str(plane)], int(daemon.tables.node["plane_mask"]) >> plane & 1)
-        yield up
-        hooks = {h["plane"]: h for h in daemon.programs.hooks if "plane" in h}
-        info = InfoMetricFamily("mrc_hook", "The hook that receives packets on the plane.", labels=["plane"])
-        fallback = GaugeMetricFamily(
-            "mrc_hook_fallback",
-            "1 if native XDP was refused and a slower hook receives packets.",
-            labels=["plane"],
-        )
-        for plane in planes:
-            hook = hooks.get(plane)
-            name = str(hook["hook"]) if hook else "none"
-            info.add_metric([str(plane)], {"interface": daemon.plan.interfaces[plane], "hook": name})
-            fallback.add_metric([str(plane)], float(bool(hook and hook.get("fallback"))))
-        yield info
-        yield fallback
+        plan, mask = self._daemon.plan, int(self._daemon.tables.node["plane_mask"])
+        planes = [(str(plane), name, plane) for plane, name in enumerate(plan.interfaces)]
+        yield gauge(
+            "mrc_plane_up", "1 if the NIC has carrier and its first hop resolves.", ["plane"],
+            (([label], mask >> plane & 1) for label, _, plane in planes),
+        )  # fmt: skip
+        hooks: dict[int, Mapping[str, Any]] = {h["plane"]: h for h in self._daemon.programs.hooks if "plane" in h}
+        receivers = InfoMetricFamily("mrc_hook", "The hook that receives packets on the plane.", labels=["plane"])
+        for label, name, plane in planes:
+            hook = str(hooks[plane]["hook"]) if plane in hooks else "none"
+            receivers.add_metric([label], {"interface": name, "hook": hook})
+        yield receivers
+        yield gauge(
+            "mrc_hook_fallback", "1 if native XDP was refused and a slower hook receives packets.", ["plane"],
+            (([label], float(bool(hooks.get(plane, {}).get("fallback")))) for label, _, plane in planes),
+        )  # fmt: skip
 
     def _faults(self) -> Metric:
         """Return a series per cause that the daemon's diagnosis names; the least urgent are summed if they are many."""
-        family = GaugeMetricFamily(
-            "mrc_fault",
-            "What is wrong now, by cause and target: 1, or 1/n for each of n targets that would explain the same.",
-            labels=["cause", "target"],
-        )
         values: dict[tuple[str, str], float] = {}
         for cause in self._daemon.faults.causes:
             candidates = cause.candidates(self._daemon.plan.host.name)
             for kind, target in candidates:
                 key = kind.value, target
                 values[key] = max(values.get(key, 0.0), 1 / len(candidates))
-        shown = list(values)[: MOST_FAULT_SERIES if len(values) <= MOST_FAULT_SERIES else MOST_FAULT_SERIES - 1]
-        for key in shown:
-            family.add_metric(key, values.pop(key))
-        if values:
-            family.add_metric(["others", "others"], len(values))
-        return family
+        shown = list(values.items())
+        if len(shown) > MOST_FAULT_SERIES:
+            others = len(shown) - MOST_FAULT_SERIES + 1
+            shown[-others:] = [(("others", "others"), others)]
+        return gauge(
+            "mrc_fault",
+            "What is wrong now, by cause and target: 1, or 1/n for each of n targets that would explain the same.",
+            ["cause", "target"],
+            shown,
+        )
 
     def _histograms(self) -> Iterator[Metric]:
         """Yield the kernel's histograms with powers of two as bounds. Sums are estimated from the buckets."""
@@ -179,195 +153,250 @@ class TablesCollector(Collector):
         text = "Duration of the daemon's ticks: the programs' tick, then checks of losses and peers."
         buckets = [(str(bound), float(count)) for bound, count in ticks.cumulative()]
         yield HistogramMetricFamily("mrc_tick_seconds", text, buckets=buckets, sum_value=ticks.sum_s)
-        yield GaugeMetricFamily("mrc_tick_longest_seconds", "Duration of the longest tick.", value=ticks.longest_s)
+        yield GaugeMetricFamily("mrc_tick_longest_seconds", "Duration of the longest tick.", ticks.longest_s)
 
     def _host(self) -> Iterator[Metric]:
         daemon, tables = self._daemon, self._daemon.tables
-        drops = CounterMetricFamily("mrc_drops", "Packets dropped by the programs, by reason.", labels=["reason"])
-        for reason, count in tables.drops().items():
-            drops.add_metric([reason], count)
-        yield drops
-        unsent = CounterMetricFamily(
-            "mrc_plane_unsent_packets",
-            "Data packets dropped by queueing disciplines of this host.",
-            labels=["plane"],
-        )
-        for plane, count in enumerate(tables.unsent_packets()[: daemon.plan.config.cluster.planes]):
-            unsent.add_metric([str(plane)], count)
-        yield unsent
+        drops = (([reason], count) for reason, count in tables.drops().items())
+        yield counter("mrc_drops", "Packets dropped by the programs, by reason.", ["reason"], drops)
+        unsent = tables.unsent_packets()[: daemon.plan.config.cluster.planes]
+        text = "Data packets dropped by queueing disciplines of this host."
+        yield counter("mrc_plane_unsent_packets", text, ["plane"], _numbered(unsent))
         changes = tables.transitions()
-        transitions = CounterMetricFamily(
-            "mrc_ev_transitions",
-            "EV state changes except between GOOD and SKIP.",
-            labels=["to", "reason"],
-        )
-        for state in EvState:
-            for why in Reason:
-                count = int(changes[state, why]["count"])
-                if count or (state, why) in _USUAL:
-                    transitions.add_metric([state.name, why.text], count)
-        yield transitions
-        yield CounterMetricFamily(
-            "mrc_events_lost", "State changes without an event, because the ring buffer was full.",
-            value=float(changes["lost_events"].sum()),
+        counts = ((state, why, int(changes[state, why]["count"])) for state in EvState for why in Reason)
+        yield counter(
+            "mrc_ev_transitions", "EV state changes except between GOOD and SKIP.", ["to", "reason"],
+            (([state.name, why.text], n) for state, why, n in counts if n or (state, why) in _USUAL),
         )  # fmt: skip
-        attached = not is_detached(tables.node)
-        yield GaugeMetricFamily("mrc_attached", "1 if the data plane of this host is attached.", value=float(attached))
+        text = "State changes without an event, because the ring buffer was full."
+        yield counter("mrc_events_lost", text, [], [([], float(changes["lost_events"].sum()))])
+        yield GaugeMetricFamily(
+            "mrc_attached", "1 if the data plane of this host is attached.", float(not is_detached(tables.node))
+        )
         started = time.time() - (time.monotonic() - daemon.started)
-        yield GaugeMetricFamily("mrc_start_time_seconds", "Start time of the daemon, Unix time.", value=started)
+        yield GaugeMetricFamily("mrc_start_time_seconds", "Start time of the daemon, Unix time.", started)
 
-
-class EvMetrics:
-    """Makes metrics from the EVs of all peers at one moment: arrays (peers, EVs) or (peers, planes, EVs of a plane)."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        plan, tables = daemon.plan, daemon.tables
-        self._names = [p.host.name for p in plan.peers]
-        self.rows = np.array([p.host.id for p in plan.peers], np.int64)
-        self._planes, self._width = len(plan.interfaces), plan.config.cluster.evs_per_plane
-        self._forget_ns = plan.config.health.hold_down_max_ms * 1_000_000
-        used = slice(0, self._planes * self._width)
-        self._usable = tables.peers["usable"][self.rows]
-        self._evs = Columns(tables.evs, self.rows, used)
-        self._path_stats = Columns(tables.path_stats, self.rows, used)
-        self._rxs = Columns(tables.rxs, self.rows, used)
-        self._judged, lost = judged_and_lost(self._path_stats)
-        self._arrived = self._judged - lost
-        self._configured = self._evs["configured"] != 0
-
-    def by_peer(self, family: Metric, values: NDArray[np.generic]) -> Metric:
-        """Add values (peers,) to a family and return it."""
-        for name, value in zip(self._names, values.tolist(), strict=True):
-            family.add_metric([name], float(value))  # type: ignore[attr-defined]
-        return family
-
-    def _by_plane(self, family: Metric, values: NDArray[np.generic]) -> Metric:
-        """Add values (planes,) to a family and return it."""
-        for plane, value in enumerate(values.tolist()):
-            family.add_metric([str(plane)], float(value))  # type: ignore[attr-defined]
-        return family
-
-    def _by_both(self, family: Metric, values: NDArray[np.generic]) -> Metric:
-        """Add values (peers, planes) to a family and return it."""
-        for name, row in zip(self._names, values.tolist(), strict=True):
-            for plane, value in enumerate(row):
-                family.add_metric([name, str(plane)], float(value))  # type: ignore[attr-defined]
-        return family
-
-    def _per_plane(self, values: NDArray[np.generic]) -> NDArray[np.uint64]:
-        """Sum values (peers, EVs) to (peers, planes)."""
-        split = values.reshape(len(self.rows), self._planes, self._width)
-        return np.asarray(split.sum(axis=2, dtype=np.uint64))
-
-    def traffic(self) -> Iterator[Metric]:
-        """Yield the packet counters."""
-        evs, path_stats, rxs = self._evs, self._path_stats, self._rxs
-        yield self._by_both(
-            CounterMetricFamily("mrc_tx_packets", "Data packets sent on the plane.", labels=["peer", "plane"]),
-            self._per_plane(evs["tx_packets"]),
+    def _config(self) -> Metric:
+        """Return what must be equal on hosts that work together. `mrcctl fleet check` reads it."""
+        plan, file = self._daemon.plan, file_part(self._source)
+        generation = file["generation"]
+        return InfoMetricFamily(
+            "mrc_config",
+            "The cluster file and the secrets that this host runs with, and its T0.",
+            {
+                "t0": str(plan.host.t0),
+                "agreed": f"{fingerprint(plan.config.cluster):04x}",
+                "sha256": file["sha256"],
+                "generation": "" if generation is None else str(generation),
+                "key_ids": ",".join(str(i) for i in self._daemon.keyring.ids),
+            },
         )
-        for name, text, values in (
-            ("mrc_tx_bytes", "Inner bytes sent to the peer.", evs["tx_bytes"]),
-            ("mrc_rx_packets", "Data packets received from the peer.", rxs["packets"]),
-            ("mrc_rx_bytes", "Inner bytes received from the peer.", rxs["bytes"]),
-            ("mrc_judged_tx_packets", "Data packets sent to the peer and judged: arrived or lost.", self._judged),
-            ("mrc_judged_rx_packets", "Those of mrc_judged_tx_packets_total that arrived.", self._arrived),
-            ("mrc_peer_ce_packets", "Packets with CE marks that the peer received.", path_stats["rx_ce"]),
-            ("mrc_probes_sent", "Probe requests sent.", evs["probe_seq"]),
-            ("mrc_probe_replies", "Probe replies received.", path_stats["replies"]),
-            ("mrc_ev_skips", "Changes of EVs to the state SKIP.", path_stats["skips"]),
-        ):
-            yield self.by_peer(CounterMetricFamily(name, text, labels=["peer"]), values.sum(axis=1, dtype=np.uint64))
-        for name, text, values in (
-            (
-                "mrc_plane_judged_tx_packets",
-                "Data packets sent on the plane and judged: arrived or lost.",
-                self._judged,
-            ),
-            ("mrc_plane_judged_rx_packets", "Those of mrc_plane_judged_tx_packets_total that arrived.", self._arrived),
-        ):
-            sums = self._per_plane(values).sum(axis=0)
-            yield self._by_plane(CounterMetricFamily(name, text, labels=["plane"]), sums)
 
-    def health(self) -> Iterator[Metric]:
-        """Yield the states, usable counts and round trips of EVs."""
-        states = GaugeMetricFamily("mrc_evs", "Number of EVs by state.", labels=["peer", "state"])
-        for state in EvState:
-            counts = (self._configured & (self._evs["state"] == state)).sum(axis=1)
-            for name, count in zip(self._names, counts.tolist(), strict=True):
-                states.add_metric([name, state.name], float(count))
-        yield states
-        # Each period in good health forgets one flap. The table is updated only at the next flap, so compute it here.
-        idle = time.monotonic_ns() - self._evs["state_since_ns"].astype(np.int64)
-        well = np.where(self._evs["state"] == EvState.ASSUMED_BAD, 0, idle // self._forget_ns)
-        flaps = np.where(self._configured, self._evs["flaps"].astype(np.int64) - well, 0)
-        yield GaugeMetricFamily(
-            "mrc_evs_flapping",
-            f"EVs with at least {_FLAPPING} recent flaps.",
-            value=float((flaps >= _FLAPPING).sum()),
-        )
-        bits = ev_bits(self._usable)[:, : self._planes * self._width]
-        usable = GaugeMetricFamily("mrc_usable_evs", "Number of EVs that carry traffic.", labels=["peer", "plane"])
-        in_planes = bits.reshape(len(self.rows), self._planes, self._width)
-        yield self._by_both(usable, in_planes.sum(axis=2, dtype=np.uint64))
-        median = GaugeMetricFamily(
-            "mrc_peer_rtt_seconds", "Median of the EVs' smoothed round-trip times; NaN without any.", labels=["peer"]
-        )
-        measured = self._configured & has_round_trip(self._evs["state"], self._path_stats["replies"])
-        yield self.by_peer(median, medians(self._path_stats["rtt_ns"], measured) / 1e9)
 
-    def not_good(self) -> Iterator[Metric]:
-        """Yield a series for each EV that is not GOOD, up to MOST_EV_SERIES, the worst states first."""
-        family = GaugeMetricFamily(
-            "mrc_ev_state_timestamp_seconds",
-            "Start of the present state of an EV that is not GOOD, Unix time; NaN if unknown.",
-            labels=["peer", "plane", "ev", "state", "reason"],
-        )
-        offset = time.time() - time.monotonic()
-        count, found = 0, list[tuple[int, int, EvState]]()
-        for state in _WORST_FIRST:
-            which = np.flatnonzero(self._configured & (self._evs["state"] == state))
-            count += len(which)
-            some = np.divmod(which[: MOST_EV_SERIES - len(found)], self._configured.shape[1])
-            found += [(row, ev, state) for row, ev in zip(*(a.tolist() for a in some), strict=True)]
+def _numbered(values: Iterable[float]) -> Series:
+    """Yield a series per plane."""
+    return (([str(plane)], value) for plane, value in enumerate(values))
+
+
+def _by_peer(s: Snapshot, values: NDArray[np.generic]) -> Series:
+    """Yield a series per peer from values (peers,)."""
+    return (([p.host.name], float(value)) for p, value in zip(s.plan.peers, values.tolist(), strict=True))
+
+
+def _by_both(s: Snapshot, values: NDArray[np.generic]) -> Series:
+    """Yield a series per peer and plane from values (peers, EVs)."""
+    for peer, row in zip(s.plan.peers, s.per_plane(values).tolist(), strict=True):
+        for plane, value in enumerate(row):
+            yield [peer.host.name, str(plane)], float(value)
+
+
+def _traffic(s: Snapshot) -> Iterator[Metric]:
+    """Yield the packet counters."""
+    tx_packets, (judged, lost) = s.evs["tx_packets"], s.judged_and_lost
+    yield counter("mrc_tx_packets", "Data packets sent on the plane.", ["peer", "plane"], _by_both(s, tx_packets))
+    rxs = s.tables.rxs
+    for name, text, values in (
+        ("mrc_tx_bytes", "Inner bytes sent to the peer.", s.evs["tx_bytes"]),
+        ("mrc_rx_packets", "Data packets received from the peer.", rxs["packets"][s.rows, s.used]),
+        ("mrc_rx_bytes", "Inner bytes received from the peer.", rxs["bytes"][s.rows, s.used]),
+        ("mrc_judged_tx_packets", "Data packets sent to the peer and judged: arrived or lost.", judged),
+        ("mrc_judged_rx_packets", "Those of mrc_judged_tx_packets_total that arrived.", judged - lost),
+        ("mrc_peer_ce_packets", "Packets with CE marks that the peer received.", s.path_stats["rx_ce"]),
+        ("mrc_probes_sent", "Probe requests sent.", s.evs["probe_seq"]),
+        ("mrc_probe_replies", "Probe replies received.", s.path_stats["replies"]),
+        ("mrc_ev_skips", "Changes of EVs to the state SKIP.", s.path_stats["skips"]),
+    ):
+        yield counter(name, text, ["peer"], _by_peer(s, values.sum(axis=1, dtype=np.uint64)))
+    for way, text, values in (
+        ("tx", "Data packets sent on the plane and judged: arrived or lost.", judged),
+        ("rx", "Those of mrc_plane_judged_tx_packets_total that arrived.", judged - lost),
+    ):
+        sums = s.per_plane(values).sum(axis=0).tolist()
+        yield counter(f"mrc_plane_judged_{way}_packets", text, ["plane"], _numbered(float(n) for n in sums))
+
+
+def _health(s: Snapshot) -> Iterator[Metric]:
+    """Yield the states, usable counts and round trips of EVs."""
+    counts = zip(s.plan.peers, s.states.tolist(), strict=True)
+    states = (([p.host.name, state.name], float(row[state])) for p, row in counts for state in EvState)
+    yield gauge("mrc_evs", "Number of EVs by state.", ["peer", "state"], states)
+    # Each period in good health forgets one flap. The table is updated only at the next flap, so compute it here.
+    idle = time.monotonic_ns() - s.evs["state_since_ns"].astype(np.int64)
+    forgotten = idle // (s.plan.config.health.hold_down_max_ms * 1_000_000)
+    well = np.where(s.state == EvState.ASSUMED_BAD, 0, forgotten)
+    flaps = np.where(s.configured, s.evs["flaps"].astype(np.int64) - well, 0)
+    text = f"EVs with at least {_FLAPPING} recent flaps."
+    yield GaugeMetricFamily("mrc_evs_flapping", text, float((flaps >= _FLAPPING).sum()))
+    yield gauge("mrc_usable_evs", "Number of EVs that carry traffic.", ["peer", "plane"], _by_both(s, s.usable))
+    text = "Median of the EVs' smoothed round-trip times; NaN without any."
+    yield gauge("mrc_peer_rtt_seconds", text, ["peer"], _by_peer(s, medians(s.rtt_ns) / 1e9))
+
+
+def _peers(s: Snapshot) -> Iterator[Metric]:
+    def some(values: NDArray[np.generic]) -> Series:
+        return ((at, count) for at, count in _by_peer(s, values) if count)
+
+    text = "1 if a packet from the peer arrived in the last 3 s (with many peers: longer)."
+    yield gauge("mrc_peer_reachable", text, ["peer"], _by_peer(s, s.is_reachable))
+    text = "The floor: while fewer EVs are good, others stay usable too."
+    yield gauge("mrc_ev_min_active", text, ["peer"], _by_peer(s, s.peers["floor"]))
+    text = "TCP ACKs sent to the peer on a second path too."
+    yield counter("mrc_dup_acks", text, ["peer"], _by_peer(s, s.peers["dup_acks"]))
+    text = "Packets of the peer refused for their inner addresses; only peers that have sent some."
+    yield counter("mrc_peer_refused_packets", text, ["peer"], some(s.peers["refused"]))
+    text = "Whether packets are authenticated: off, permissive or required."
+    yield InfoMetricFamily("mrc_auth_mode", text, {"mode": s.plan.config.auth.mode})
+    text = "Packets accepted from the peer without a tag."
+    yield counter("mrc_untagged_packets", text, ["peer"], some(s.auths["untagged"]))
+
+
+def _not_good(s: Snapshot) -> Iterator[Metric]:
+    """Yield a series for each EV that is not GOOD, up to MOST_EV_SERIES, the worst states first."""
+    offset = time.time() - time.monotonic()
+    count, found = 0, list[tuple[int, int, EvState]]()
+    for state in _WORST_FIRST:
+        which = np.flatnonzero(s.configured & (s.state == state))
+        count += len(which)
+        some = np.divmod(which[: MOST_EV_SERIES - len(found)], s.configured.shape[1])
+        found += [(row, ev, state) for row, ev in zip(*(a.tolist() for a in some), strict=True)]
+
+    def series() -> Series:
         for row, ev, state in found:
-            record = self._evs.record(row, ev)
-            reason = Reason(int(record["skip_reason" if state is EvState.SKIP else "reason"]))
-            since = int(
-                self._path_stats.record(row, ev)["lag_ns"] if state is EvState.SKIP else record["state_since_ns"]
-            )
-            labels = [self._names[row], str(int(record["plane"])), str(ev), state.name, reason.text]
-            family.add_metric(labels, since / 1e9 + offset if since else float("nan"))
-        yield family
-        yield GaugeMetricFamily(
-            "mrc_ev_series_omitted",
-            "EVs that are not GOOD and exceed the limit of series.",
-            value=float(count - len(found)),
-        )
+            record, is_skip = s.evs.record(row, ev), state is EvState.SKIP
+            reason = Reason(int(record["skip_reason" if is_skip else "reason"]))
+            since = int(s.path_stats.record(row, ev)["lag_ns"] if is_skip else record["state_since_ns"])
+            at = [s.plan.peers[row].host.name, str(int(record["plane"])), str(ev), state.name, reason.text]
+            yield at, since / 1e9 + offset if since else float("nan")
 
-    def each(self) -> Iterator[Metric]:
-        """Yield series for every EV."""
-        labels = ["peer", "plane", "ev"]
-        tx = CounterMetricFamily("mrc_ev_tx_packets", "Data packets sent on the EV.", labels=labels)
-        judged = CounterMetricFamily(
-            "mrc_ev_judged_tx_packets", "Data packets sent on the EV and judged: arrived or lost.", labels=labels
-        )
-        arrived = CounterMetricFamily("mrc_ev_judged_rx_packets", "Judged data packets that arrived.", labels=labels)
-        rtt = GaugeMetricFamily(
-            "mrc_ev_rtt_seconds", "Smoothed round-trip time of the EV's probes; NaN if it has failed.", labels=labels
-        )
-        measured = has_round_trip(self._evs["state"], self._path_stats["replies"])
-        values: Iterable[tuple[CounterMetricFamily | GaugeMetricFamily, NDArray[np.generic]]] = (
-            (tx, self._evs["tx_packets"]),
-            (judged, self._judged),
-            (arrived, self._arrived),
-            (rtt, np.where(measured, self._path_stats["rtt_ns"] / 1e9, np.nan)),
-        )
-        for row, ev in np.argwhere(self._configured).tolist():
-            at = [self._names[row], str(int(self._evs.record(row, ev)["plane"])), str(ev)]
-            for family, of in values:
-                family.add_metric(at, float(of[row, ev]))
-        yield from (tx, judged, arrived, rtt)
+    yield gauge(
+        "mrc_ev_state_timestamp_seconds",
+        "Start of the present state of an EV that is not GOOD, Unix time; NaN if unknown.",
+        ["peer", "plane", "ev", "state", "reason"],
+        series(),
+    )
+    text = "EVs that are not GOOD and exceed the limit of series."
+    yield GaugeMetricFamily("mrc_ev_series_omitted", text, count - len(found))
+
+
+def _each(s: Snapshot) -> Iterator[Metric]:
+    """Yield series for every EV."""
+    planes, (judged, lost) = s.evs["plane"], s.judged_and_lost
+    at = [(row, ev) for row, ev in np.argwhere(s.configured).tolist()]
+    labels = [[s.plan.peers[row].host.name, str(int(planes[row, ev])), str(ev)] for row, ev in at]
+    for make, name, text, values in (
+        (counter, "mrc_ev_tx_packets", "Data packets sent on the EV.", s.evs["tx_packets"]),
+        (counter, "mrc_ev_judged_tx_packets", "Data packets sent on the EV and judged: arrived or lost.", judged),
+        (counter, "mrc_ev_judged_rx_packets", "Judged data packets that arrived.", judged - lost),
+        (
+            gauge,
+            "mrc_ev_rtt_seconds",
+            "Smoothed round-trip time of the EV's probes; NaN if it has failed.",
+            s.rtt_ns / 1e9,
+        ),
+    ):
+        yield make(name, text, ["peer", "plane", "ev"], zip(labels, (float(values[i]) for i in at), strict=True))
+
+
+def link_families(documents: list[dict[str, Any]]) -> Iterator[Metric]:
+    """Yield the metrics of link probes from the documents of GET /v1/links."""
+    probes, losses = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for d in documents:
+        key = str(d["plane"]), "t0" if d["t1"] is None else "t1"
+        probes[key] += d["probes"]
+        losses[key] += d["lost_probes"]
+    ends = ["plane", "end"]
+    yield counter("mrc_link_probe_judged", "Link probes that came back or were lost.", ends, probes.items())
+    yield counter("mrc_link_probe_lost", "Link probes that did not come back.", ends, losses.items())
+    count = Counter(d["state"] for d in documents)
+    states = (([state.text], count[state.text]) for state in State)
+    yield gauge("mrc_links", "Number of links of this host, by state.", ["state"], states)
+    losing = [d for d in documents if d["state"] in (State.LOSSY.text, State.DEAD.text)]
+    worst = sorted(losing, key=_loss, reverse=True)[:MOST_LINK_SERIES]
+    yield gauge(
+        "mrc_link_probe_loss_ratio",
+        "Ratio of packets that a lossy or dead link loses now, both directions together; only the worst links.",
+        ["plane", "t1"],
+        (([str(d["plane"]), "" if d["t1"] is None else str(d["t1"])], _loss(d)) for d in worst),
+    )
+
+
+def _loss(document: dict[str, Any]) -> float:
+    return 1.0 if document["state"] == State.DEAD.text else float(document["recent_loss_ratio"] or 0)
+
+
+# ---- whether a job may start: no label has a peer's name, so that one query serves thousands of hosts ----
+
+
+def _readiness(s: Snapshot) -> Iterator[Metric]:
+    """Yield how many EVs are in use, and how old the last full sweep is. `mrcctl fleet check` reads them."""
+    text = "Ratio of EVs that are GOOD or SKIP, to the median of the peers that answer; NaN if none does."
+    ratio = in_use_ratio(s.configured, np.isin(s.state, _IN_USE), s.is_silent)
+    yield GaugeMetricFamily("mrc_evs_in_use_ratio", text, ratio)
+    node = s.tables.node
+    probed_ns, now_ns = s.path_stats["probe_ns"], time.monotonic_ns()  # the clock last: it is never behind a probe
+    has_link = (int(node["plane_mask"]) >> s.evs["plane"].astype(np.int64)) & 1 != 0
+    text = "Time in which every EV whose plane is up, to peers that answer, was sent a probe; +Inf if one never was."
+    age_s = sweep_age_s(probed_ns, s.configured & has_link & ~s.is_silent[:, None], now_ns)
+    yield GaugeMetricFamily("mrc_full_sweep_age_seconds", text, age_s)
+    config = s.plan.config
+    text = "Longest time between two probes of an EV, by the schedule."
+    yield GaugeMetricFamily(
+        "mrc_full_sweep_seconds",
+        text,
+        full_sweep_s(
+            int(node["idle_us"]), int(node["idle_evs"]), config.cluster.evs_per_peer, config.health.probe_backoff_ms
+        ),
+    )
+
+
+def in_use_ratio(configured: NDArray[np.bool_], in_use: NDArray[np.bool_], is_silent: NDArray[np.bool_]) -> float:
+    """Return the median over peers that answer of their ratio of EVs in use; NaN if no peer answers. Pure.
+
+    Arrays are (peers, EVs) and (peers,). The median leaves out what is wrong with single peers.
+    """
+    counts = configured.sum(axis=1)
+    chosen = (counts > 0) & ~is_silent
+    if not chosen.any():
+        return float("nan")
+    return float(np.median((configured & in_use).sum(axis=1)[chosen] / counts[chosen]))
+
+
+def sweep_age_s(probed_ns: NDArray[np.uint64], which: NDArray[np.bool_], now_ns: int) -> float:
+    """Return the age of the oldest newest probe of these EVs (peers, EVs); NaN if there are none. Pure."""
+    if not which.any():
+        return float("nan")
+    oldest = int(probed_ns[which].min())
+    return (now_ns - oldest) / 1e9 if oldest else float("inf")
+
+
+def full_sweep_s(idle_us: int, idle_evs: int, evs_per_peer: int, backoff_ms: int) -> float:
+    """Return the longest time between two probes of an EV that the tick's schedule allows. Pure.
+
+    A sweep of a peer probes `idle_evs` of its EVs in turn (0: all), each `idle_us`. An EV on which nothing arrives is
+    probed each `backoff_ms` at the latest (mrcd/health/probe_pace.py, bpf/tick.h).
+    """
+    sweeps = -(-evs_per_peer // idle_evs) if idle_evs else 1
+    return max(sweeps * idle_us / 1e6, backoff_ms / 1e3)
 
 
 _HISTOGRAMS = {
@@ -385,13 +414,8 @@ _HISTOGRAMS = {
 """Metric, help text and bounds (powers of two, in nanoseconds or packets) of the programs' histograms."""
 
 _USUAL = {
-    (EvState.ASSUMED_BAD, Reason.OVERDUE),
-    (EvState.ASSUMED_BAD, Reason.LOSS),
-    (EvState.ASSUMED_BAD, Reason.GREY_LOSS),
-    (EvState.ASSUMED_BAD, Reason.ICMP_ERROR),
-    (EvState.ASSUMED_BAD, Reason.LINK_DOWN),
-    (EvState.ASSUMED_BAD, Reason.PEER_LINK_DOWN),
-    (EvState.GOOD, Reason.HEALED),
-    (EvState.GOOD, Reason.PROBED),
+    *((EvState.ASSUMED_BAD, why) for why in (Reason.OVERDUE, Reason.LOSS, Reason.GREY_LOSS, Reason.ICMP_ERROR)),
+    *((EvState.ASSUMED_BAD, why) for why in (Reason.LINK_DOWN, Reason.PEER_LINK_DOWN)),
+    *((EvState.GOOD, why) for why in (Reason.HEALED, Reason.PROBED)),
 }
 """Series that exist from the start at 0, because a rate over a new series misses its first increment."""

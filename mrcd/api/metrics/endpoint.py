@@ -12,7 +12,6 @@ from prometheus_client.exposition import choose_encoder
 from mrcd.api.metrics.collector import TablesCollector
 from mrcd.api.metrics.fabric_sums import FabricCollector
 from mrcd.api.metrics.page import Page
-from mrcd.api.metrics.readiness import ReadinessCollector
 from mrcd.api.metrics.web_config import WebConfig
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon.daemon import Daemon
@@ -72,8 +71,7 @@ class Endpoint:
         self._settings = settings
         self._web_config = WebConfig(settings.web_config) if settings.web_config else None
         registry = CollectorRegistry()
-        registry.register(TablesCollector(daemon))
-        registry.register(ReadinessCollector(daemon, source))
+        registry.register(TablesCollector(daemon, source))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         fabric = CollectorRegistry()

@@ -12,10 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mrcd.fabric.topology import Plan
-from mrcd.kernel.columns import Columns, judged_and_lost
+from mrcd.health.snapshot import Snapshot
 from mrcd.kernel.pinned import Tables
 
 INTERVAL_S = 2.0
@@ -61,13 +59,10 @@ def read_interfaces(text: str) -> dict[str, tuple[int | None, int | None]]:
 
 def _losses(tables: Tables, plan: Plan) -> tuple[Sequence[int | None], Sequence[int | None]]:
     """Return per plane the data packets that peers have reported on, and the lost ones among them."""
-    c = plan.config.cluster
     if plan.ev_count > MOST_EVS:
-        return [None] * c.planes, [None] * c.planes
-    rows = np.array([p.host.id for p in plan.peers], np.int64)
-    counts = judged_and_lost(Columns(tables.path_stats, rows, slice(0, c.planes * c.evs_per_plane)))
-    shape = len(rows), c.planes, c.evs_per_plane
-    sent, lost = (n.reshape(shape).sum(axis=(0, 2), dtype=np.uint64).tolist() for n in counts)
+        return [None] * len(plan.interfaces), [None] * len(plan.interfaces)
+    s = Snapshot(tables, plan)
+    sent, lost = (s.per_plane(n).sum(axis=0).tolist() for n in s.judged_and_lost)
     return sent, lost
 
 

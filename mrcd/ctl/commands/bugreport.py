@@ -18,7 +18,7 @@ import click
 
 import mrcd
 from mrcd.ctl.base import Options, command, emit
-from mrcd.ctl.client import DaemonDown
+from mrcd.ctl.client import ANSWER_S, DaemonDown
 from mrcd.ctl.commands.config import default_file
 from mrcd.ctl.documents import read
 from mrcd.ctl.terminal.render import Document, count
@@ -168,7 +168,7 @@ def _gather(options: Options, report: Report, config: Path | None) -> None:
         _file(report, "daemon/mrcd.log", options.run_dir / "mrcd.log")
     of_nics = {f"network/{nic}-{n}.txt": f"ethtool {o} {nic}" for nic in interfaces for n, o in PER_NIC.items()}
     for name, argv in (COMMANDS | of_nics).items():
-        _command(report, name, argv.split(), options.timeout)
+        _command(report, name, argv.split(), options.timeout or ANSWER_S)
     for name in _PROC_FILES:
         _file(report, f"kernel/{name.replace('/', '-')}.txt", Path("/proc", name))
     report.add("kernel/sysctls.txt", _sysctls(interfaces), how="/proc/sys")

@@ -17,7 +17,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from mrcd.health.diagnosis.facts import Bools, Facts, Ints
+from mrcd.health.diagnosis.facts import Facts, Ints
+from mrcd.health.snapshot import Bools
 
 _NEARLY_ALL = 0.9  # EVs fail, and return, one after the other
 
@@ -118,7 +119,7 @@ class Cover:
 
     def __init__(self, facts: Facts, plane: int, bad: Bools, good: Bools, least_t0s: int = 2) -> None:
         self._facts, self._plane, self._bad, self._known = facts, plane, bad, bad | good
-        self._t0s, self._t1s = facts.t0s, np.asarray(facts.t1s[:, facts.columns(plane)])
+        self._t0s, self._t1s = facts.t0s, np.asarray(facts.plan.paths.t1s[:, facts.columns(plane)])
         self._full = find_full(bad, self._known, self._t0s, self._t1s, facts.t0, least_t0s)
         self.left = bad.copy()
         self.elements: list[Element] = []

@@ -1,22 +1,38 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Defines the input of a diagnosis: what this host knows of itself, its peers and its EVs, as plain arrays. Pure."""
+"""Reads the facts of a diagnosis: what this host knows of itself, its peers and its EVs.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+While all is well it reads one field of each EV, the delays of a sample, and some fields of each peer.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mrcd.kernel.enums import Drop
-from mrcd.net.link_state import LinkState
+from mrcd.config.cluster_file import fingerprint
+from mrcd.fabric.topology import Plan
+from mrcd.health.diagnosis.memory import Memory
+from mrcd.health.links.verdicts import grid
+from mrcd.health.snapshot import Bools, Columns, Snapshot
+from mrcd.kernel.enums import Drop, EvState, Reason
+from mrcd.kernel.pinned import Tables, is_detached
+from mrcd.net.link_state import LinkState, link_state
 
-Bools = NDArray[np.bool_]
 Ints = NDArray[Any]
 
-
 NOT_TOLD, SAME_FILE = -1, 0
+
+SLOW_NS = 2_000_000  # an EV is slow if its packets take so much longer than the fastest to the same peer
+_UNPROBED_NS = 5_000_000_000  # a new EV that answers no probe for so long has failed
+_UNANSWERED = 4  # probes
+_IDLE_NS = 64_000_000_000  # the longest window of the grey-loss test
+_FEW = 4  # one of so many
+_SAMPLE = 64  # peers whose EVs' delays are always read; those of all peers only if some of these are slow
 
 
 class Verdict(IntEnum):
@@ -29,6 +45,11 @@ class Verdict(IntEnum):
     LOSSY = 4  # left for its loss
     FAILED = 5  # left because nothing arrives
     DENIED = 6
+
+
+_BY_STATE = np.full(len(EvState), Verdict.NOTHING, np.uint8)
+_BY_STATE[[EvState.GOOD, EvState.SKIP]] = Verdict.GOOD
+_BY_STATE[EvState.ASSUMED_BAD], _BY_STATE[EvState.DENIED] = Verdict.FAILED, Verdict.DENIED
 
 
 @dataclass(frozen=True)
@@ -44,47 +65,123 @@ class OwnPlane:
     unroutable: int = 0
 
 
-@dataclass(frozen=True)
-class Facts:
-    """All that a host knows at one moment. Peers are in the order of `names`; a column is an EV number.
+class Facts(Snapshot):
+    """All that a host knows at one moment. Peers are in the plan's order; a column is an EV number.
 
-    Many attributes because a diagnosis weighs all that the host knows.
-
-    verdicts  (peers, EVs) Verdict              t1s       (peers, EVs) the T1 of an EV, or fabric.paths.NO_T1
-    since_ns  (peers, EVs) start of the state of an EV, CLOCK_MONOTONIC; 0 if it is not known
-    t0s       (peers,) the T0 of a peer         planes    (peers,) mask of the planes that the peer says are up
-    is_silent, is_detached  (peers,) of peers that answer nothing, or that say that they are detached
-    heard_ns  (peers,) when a peer was heard last; 0: never
-    files     (peers,) SAME_FILE, NOT_TOLD, or the fingerprint of the peer's other cluster file (config/cluster_file.py)
-    links     (1 + T1s, planes) abi.LINK: what link probes counted (bpf/link_probe.h); None if there are none
-    has_new   whether an EV is UNKNOWN still, and not counted as failed
-    refused   reason → packets that this host has dropped lately because hosts disagree (memory.py)
+    names       of the peers
+    t0s         (peers,) the T0 of a peer
+    refused     reason → packets that this host has dropped lately because hosts disagree (memory.py)
     """
 
-    host: str
-    t0: int
-    encapsulation: str
-    is_host_detached: bool
-    own_planes: Sequence[OwnPlane]
-    names: Sequence[str]
-    t0s: Ints
-    planes: Ints
-    is_silent: Bools
-    is_detached: Bools
-    heard_ns: Ints
-    verdicts: Ints
-    t1s: Ints
-    since_ns: Ints
-    files: Ints
-    has_new: bool = False
-    refused: Mapping[Drop, int] = field(default_factory=dict)
-    links: NDArray[np.void] | None = None
+    def __init__(
+        self,
+        tables: Tables,
+        plan: Plan,
+        memory: Memory | None = None,
+        read_link: Callable[[str], LinkState] = link_state,
+    ) -> None:
+        """`read_link` reads the state of an unusable NIC. `memory` adds what the tables do not keep."""
+        super().__init__(tables, plan)
+        self._memory, mask = memory, int(tables.node["plane_mask"])
+        self.host, self.t0, self.encapsulation = plan.host.name, plan.host.t0, plan.config.cluster.encapsulation
+        self.is_host_detached = is_detached(tables.node)
+        self.names = [p.host.name for p in plan.peers]
+        self.t0s = np.array([p.host.t0 for p in plan.peers], np.int64)
+        self.refused: Mapping[Drop, int] = memory.refused if memory else {}
+
+        def own_plane(plane: int, name: str) -> OwnPlane:
+            is_up, unroutable = bool(mask >> plane & 1), memory.unroutable.get(plane, 0) if memory else 0
+            return OwnPlane(name, is_up, LinkState.UP if is_up else read_link(name), unroutable)
+
+        self.own_planes = [own_plane(plane, name) for plane, name in enumerate(plan.interfaces)]
+
+    @cached_property
+    def planes_up(self) -> Ints:
+        """The mask of the planes that each peer says are up."""
+        return self.peers["plane_mask"]
+
+    @cached_property
+    def is_away(self) -> Bools:
+        """Which peers say that they are detached, and are heard."""
+        return self.is_detached & self.is_reachable
+
+    @cached_property
+    def files(self) -> Ints:
+        """SAME_FILE, NOT_TOLD, or the fingerprint of a peer's other cluster file (config/cluster_file.py)."""
+        told = self.peers["fingerprint"]
+        other = np.where(told == fingerprint(self.plan.config.cluster), SAME_FILE, told.astype(np.int64))
+        return np.where(told == 0, NOT_TOLD, other)
+
+    @cached_property
+    def since_ns(self) -> Ints:
+        """The start of the state of each EV, CLOCK_MONOTONIC; 0 if it is not known."""
+        return self.evs["state_since_ns"]
+
+    @cached_property
+    def links(self) -> NDArray[np.void] | None:
+        """What link probes counted (bpf/link_probe.h): (1 + T1s, planes) abi.LINK; None if there are none."""
+        return grid(self.tables.links, self.plan).copy() if self.encapsulation == "usid" else None
 
     @property
-    def width(self) -> int:
-        """Returns the number of columns of a plane."""
-        return int(self.verdicts.shape[1] // max(1, len(self.own_planes)))
+    def verdicts(self) -> NDArray[np.uint8]:
+        """The Verdict of each EV."""
+        return self._verdicts[0]
 
-    def columns(self, plane: int) -> slice:
-        """Returns the EV numbers of a plane."""
-        return slice(plane * self.width, (plane + 1) * self.width)
+    @property
+    def has_new(self) -> bool:
+        """Whether an EV is UNKNOWN still, and not counted as failed."""
+        return self._verdicts[1]
+
+    @cached_property
+    def _verdicts(self) -> tuple[NDArray[np.uint8], bool]:
+        tables, rows, states, has_new = self.tables, self.rows, self.state, False
+        verdicts = _BY_STATE[np.minimum(states, len(EvState) - 1)]
+        now = time.monotonic_ns()
+        peers, numbers = np.nonzero(states == EvState.UNKNOWN)
+        if len(peers):
+            configured, probes, since_ns = (
+                tables.evs[name][rows[peers], numbers] for name in ("configured", "probe_seq", "state_since_ns")
+            )
+            is_old = now - since_ns.astype(np.int64) > _UNPROBED_NS
+            is_failed = (configured != 0) & (probes >= _UNANSWERED) & is_old
+            verdicts[peers[is_failed], numbers[is_failed]] = Verdict.FAILED
+            has_new = bool(((configured != 0) & ~is_failed).any())
+        peers, numbers = np.nonzero(states == EvState.ASSUMED_BAD)
+        is_grey = np.zeros(verdicts.shape, bool)
+        if len(peers):
+            reasons = tables.evs["reason"][rows[peers], numbers]
+            is_lossy = np.isin(reasons, (Reason.LOSS, Reason.GREY_LOSS))
+            verdicts[peers[is_lossy], numbers[is_lossy]] = Verdict.LOSSY
+            is_grey[peers, numbers] = reasons == Reason.GREY_LOSS
+        is_lately_grey = self._memory.lately_grey(now, self.plan, is_grey) if self._memory else None
+        if is_lately_grey is not None:
+            verdicts[(verdicts == Verdict.GOOD) & is_lately_grey] = Verdict.LOSSY
+        if (verdicts == Verdict.LOSSY).any():
+            verdicts[(verdicts == Verdict.GOOD) & self._loss_unknown(now, verdicts)] = Verdict.IDLE
+        if self.has_slow(verdicts):
+            verdicts = self._with_slow(verdicts, slice(None))
+        return np.asarray(verdicts), has_new
+
+    def has_slow(self, verdicts: NDArray[np.uint8]) -> bool:
+        """Returns whether a sample of the peers has slow EVs."""
+        sample = slice(None, None, -(-len(self.rows) // _SAMPLE) or 1)
+        return bool((self._with_slow(verdicts[sample], sample) == Verdict.SLOW).any())
+
+    def _loss_unknown(self, now: int, verdicts: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Returns which EVs do not show that their path loses nothing: idle ones, and those that lost something lately.
+
+        The latter count only while they are few: on a fabric where most EVs lose something, a loss says little. What
+        an EV lost before it returned from a failure does not count: since then it has shown that it works.
+        """
+        is_idle = now - self.evs["last_tx_ns"].astype(np.int64) > _IDLE_NS
+        lost_ns = self.path_stats["loss_ns"].astype(np.int64)
+        is_loaded = (verdicts == Verdict.GOOD) & ~is_idle
+        has_lost = is_loaded & (lost_ns > self.since_ns.astype(np.int64)) & (now - lost_ns < _IDLE_NS)
+        return np.asarray(is_idle | has_lost if _FEW * has_lost.sum() <= is_loaded.sum() else is_idle)
+
+    def _with_slow(self, verdicts: NDArray[np.uint8], which: slice) -> NDArray[np.uint8]:
+        """Returns the verdicts of some of the peers, with SLOW for EVs that are slower than the peer's fastest."""
+        late_ns = Columns(self.tables.path_stats, self.rows[which], self.used)["extra_delay_ns"]
+        is_used = (verdicts == Verdict.GOOD) | (verdicts == Verdict.IDLE)
+        least_ns = np.where(is_used, late_ns, np.iinfo(late_ns.dtype).max).min(axis=1, keepdims=True)
+        return np.where(is_used & (late_ns >= least_ns.astype(np.int64) + SLOW_NS), np.uint8(Verdict.SLOW), verdicts)

@@ -13,11 +13,11 @@ import numpy as np
 
 from mrcd.config.cluster_file import AGREED, FABRIC
 from mrcd.health.diagnosis import memory
-from mrcd.health.diagnosis.by_links import narrowed
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity, Share
 from mrcd.health.diagnosis.cover import Cover, Element, Place, is_full
-from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Bools, Facts, Ints, OwnPlane, Verdict
-from mrcd.health.diagnosis.sentences import Nature, cause, share, since_ns
+from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, Ints, OwnPlane, Verdict
+from mrcd.health.diagnosis.sentences import Nature, cause, share, since_ns, target
+from mrcd.health.snapshot import Bools
 from mrcd.net.link_state import LinkState
 
 _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.OK: 2}
@@ -63,7 +63,7 @@ def _own_planes(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
 def _own_plane(facts: Facts, plane: int, own: OwnPlane) -> Cause:
     nic, t0, name = f"nic:{facts.host}:{plane}", f"t0:{plane}:{facts.t0}", own.interface
     is_neighbour = (facts.t0s == facts.t0) & (facts.heard_ns > 0) & ~facts.is_silent
-    is_up_there = np.asarray(facts.planes) >> plane & 1 != 0
+    is_up_there = facts.planes_up >> plane & 1 != 0
     kind, target, or_targets = Kind.OWN_NIC, nic, tuple[str, ...]()
     if own.link is LinkState.MISSING:
         why, do = f"interface {name} does not exist", "compare `ip link` with [interfaces] in the cluster file"
@@ -98,17 +98,17 @@ def _is_bad(verdicts: Ints) -> Bools:
 
 def _peers(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
     """Yields a cause for each peer that is detached or answers nothing; one for all if none answers."""
-    for i in np.flatnonzero(facts.is_detached).tolist():
+    for i in np.flatnonzero(facts.is_away).tolist():
         name = facts.names[i]
         sentence = f"{name} says that it is detached: traffic to it takes the kernel's own routes"
         do = f"on {name}: `mrcctl attach`"
         yield Cause(Kind.PEER_DETACHED, f"peer:{name}", sentence, do, Confidence.CERTAIN, _ONE_PEER)
-    verdicts[facts.is_detached] = Verdict.NOTHING
+    verdicts[facts.is_away] = Verdict.NOTHING
     own = sum(1 << p for p, plane in enumerate(facts.own_planes) if plane.is_usable)
-    is_linked = (np.asarray(facts.planes) & own != 0) & ~facts.is_detached
+    is_linked = (facts.planes_up & own != 0) & ~facts.is_away
     is_down = facts.is_silent & is_linked
     rows, mismatch = np.flatnonzero(is_down), _mismatch(facts)
-    works = bool(len(rows)) and _is_heard_later(facts, facts.is_detached, is_down)
+    works = bool(len(rows)) and _is_heard_later(facts, facts.is_away, is_down)
     is_only = bool(is_linked.sum() == 1) and not works
     if len(rows) > 1 and len(rows) == is_linked.sum() and not works:
         yield _no_peer_answers(facts, len(rows), mismatch)
@@ -219,10 +219,10 @@ def _peer_planes(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
     """Yields the NICs that peers say are down; a T0, if all peers under it say so."""
     own_up = sum(1 << p for p, own in enumerate(facts.own_planes) if own.is_usable)
     # A peer without a plane in common is silent, and what it said last still explains it.
-    can_tell = ~facts.is_silent | (np.asarray(facts.planes) & own_up == 0)
-    is_active = can_tell & ~facts.is_detached & (facts.heard_ns > 0)
+    can_tell = ~facts.is_silent | (facts.planes_up & own_up == 0)
+    is_active = can_tell & ~facts.is_away & (facts.heard_ns > 0)
     for plane, own in enumerate(facts.own_planes):
-        is_down = is_active & (np.asarray(facts.planes) >> plane & 1 == 0) & own.is_usable
+        is_down = is_active & (facts.planes_up >> plane & 1 == 0) & own.is_usable
         if not is_down.any():
             continue
         down, active = (np.bincount(facts.t0s[which], minlength=facts.t0s.max() + 1) for which in (is_down, is_active))
@@ -339,7 +339,7 @@ def _failures(facts: Facts, plane: int, verdicts: Ints) -> Iterator[Cause]:
         left, elements = (left & is_failed) | cover.left, elements + cover.elements
     for e in [*elements, *_rest(plane, left, known)]:
         nature = _nature(facts, e)
-        found = cause(facts, narrowed(facts, e) if nature is Nature.FAILED else e, nature)
+        found = cause(facts, _narrowed(facts, e) if nature is Nature.FAILED else e, nature)
         said = _for_other_nics(facts, plane)
         yield _wrong_cable(facts, found, plane, said) if said and found.kind is Kind.OWN_CABLE else found
 
@@ -374,3 +374,54 @@ def _rest(plane: int, left: Bools, known: Bools) -> Iterator[Element]:
     if left.any():
         rows = np.flatnonzero(left.any(axis=1))
         yield Element(Place.SOME, plane, rows, left[rows], known[rows])
+
+
+# ---- what link probes tell --------------------------------------------------------------------
+
+# A link probe turns round at this host's T0 or at a T1 (bpf/link_probe.h). One that came back after the EVs had failed
+# shows that what it crossed works. If none came back since then, the cause is on its way.
+
+_AFTER_NS = 500_000_000  # the median EV has failed: others fail until then
+UNANSWERED = 5
+"""Probes in a row on a link that shows that it, or what is before it, is dead."""
+
+
+def _narrowed(facts: Facts, e: Element) -> Element:
+    """Returns the element, or the first of its alternatives that is left; as it was if nothing is left."""
+    since = since_ns(facts, e)
+    if facts.links is None or since is None or e.place in (Place.PEER, Place.SOME):
+        return e
+    named = [target(facts, e, Nature.FAILED), *e.or_targets]
+    excluded = set(_excluded(facts, e.plane, named, since))
+    left = [t for t in named if t not in excluded]
+    if not left or len(left) == len(named):
+        return e
+    return replace(_element_of(facts, e, left[0]) if left[0] != named[0] else e, or_targets=tuple(left[1:]))
+
+
+def _excluded(facts: Facts, plane: int, named: list[str], since: int) -> Iterator[str]:
+    """Yields the targets that link probes rule out."""
+    nic, t0 = f"nic:{facts.host}:{plane}", f"t0:{plane}:{facts.t0}"
+    assert facts.links is not None
+    for row, links in enumerate(facts.links):
+        t1 = row - 1
+        # A T0 that sends probes back may still have lost its links to all T1s.
+        works = {nic} if not row else {nic, t0, f"link:{plane}:{facts.t0}:{t1}", f"t1:{plane}:{t1}"}
+        crossed = works | {t0}
+        if links["rx_ns"][plane] > since + _AFTER_NS and links["unanswered"][plane] < UNANSWERED:
+            yield from works
+        elif links["rx_ns"][plane] and links["unanswered"][plane] >= UNANSWERED and not crossed.isdisjoint(named):
+            yield from (t for t in named if t not in crossed)
+
+
+def _element_of(facts: Facts, e: Element, chosen: str) -> Element:
+    """Returns the element that a target names, with the same EVs."""
+    word, *numbers = chosen.split(":")
+    if word == "nic":
+        return replace(e, place=Place.PLANE if numbers[0] == facts.host else Place.NIC, t0=-1, t1=-1)
+    if word == "t1":
+        return replace(e, place=Place.T1, t0=-1, t1=int(numbers[1]))
+    if word == "link":
+        return replace(e, place=Place.LINK, t0=int(numbers[1]), t1=int(numbers[2]))
+    own = int(numbers[1]) == facts.t0
+    return replace(e, place=Place.UPLINKS if own else Place.T0, t0=int(numbers[1]), t1=-1)

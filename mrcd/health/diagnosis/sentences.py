@@ -137,6 +137,6 @@ def _next_step(facts: Facts, e: Element, nature: Nature) -> str:
 
 def _is_told_by_trace(facts: Facts, e: Element) -> bool:
     """Returns whether loops by a second T1 of the plane tell a T1 from its links."""
-    t1s = facts.t1s[:, facts.columns(e.plane)]
+    t1s = facts.plan.paths.t1s[:, facts.columns(e.plane)]
     has_other = bool(((t1s >= 0) & (t1s != e.t1)).any())
     return e.place in (Place.T1, Place.LINK) and bool(e.or_targets) and has_other and facts.encapsulation == "usid"

@@ -5,16 +5,14 @@ import time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
-from mrcd.health.diagnosis.by_links import UNANSWERED
 from mrcd.health.diagnosis.causes import Cause, Kind
-from mrcd.health.diagnosis.facts import Verdict
+from mrcd.health.diagnosis.facts import Facts, Verdict
 from mrcd.health.diagnosis.memory import Memory
-from mrcd.health.diagnosis.read_facts import has_slow, read_facts
-from mrcd.health.diagnosis.rules import diagnose
+from mrcd.health.diagnosis.rules import UNANSWERED, diagnose
 from mrcd.health.events import EventLog
+from mrcd.health.snapshot import Snapshot
 from mrcd.kernel.pinned import Tables
 from mrcd.net.link_state import unroutable_packets
 
@@ -50,19 +48,19 @@ class CauseWatch:
 
         Reads EVs when a state has changed, and in every tenth call: then only delays of a sample, if all EVs were good.
         """
-        rows = np.array([p.host.id for p in plan.peers], np.int64)
         arrivals = {plane: unroutable_packets(name) for plane, name in enumerate(plan.interfaces)}
         self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals)
         known = *self.memory.refused, *self.memory.unroutable
-        seen = (known, *_marks(tables, rows))
-        evs_per_peer = plan.paths.shape[0] * plan.paths.shape[1]
+        facts = Facts(tables, plan, self.memory)
+        seen = (known, *_marks(facts))
         self._unread += 1
         if seen == self._seen and self._unread < _AFTER:
             return self._found
         self._unread = 0
-        if seen == self._seen and self._is_well and not has_slow(tables, rows, evs_per_peer):
-            return self._found
-        facts = read_facts(tables, plan, memory=self.memory)
+        if seen == self._seen and self._is_well:
+            good = np.broadcast_to(np.uint8(Verdict.GOOD), (len(facts.rows), facts.used.stop))
+            if not facts.has_slow(good):
+                return self._found
         self._seen, self._found = seen, diagnose(facts)
         self._is_well = not (self._found or facts.has_new or (facts.verdicts > Verdict.GOOD).any())
         return self._found
@@ -109,12 +107,13 @@ def _place(cause: Cause) -> tuple[str | None, int | None]:
     return peer, plane
 
 
-def _marks(tables: Tables, rows: NDArray[np.int64]) -> tuple[Any, ...]:
+def _marks(s: Snapshot) -> tuple[Any, ...]:
     """Returns what changes with every fact of a diagnosis, except for delays and the age of new EVs.
 
     The epoch changes with each plan that is put in force.
     """
-    peers = (tables.peers[name][rows].tobytes() for name in ("plane_mask", "status", "fingerprint"))
+    tables = s.tables
+    peers = (s.peers[name].tobytes() for name in ("plane_mask", "status", "fingerprint"))
     node = (int(tables.node[name]) for name in ("epoch", "plane_mask", "status"))
     links = (tables.links["unanswered"] >= UNANSWERED).tobytes()
-    return int(tables.transitions()["count"].sum()), *node, *peers, tables.watches["silent"][rows].tobytes(), links
+    return int(tables.transitions()["count"].sum()), *node, *peers, tables.watches["silent"][s.rows].tobytes(), links

@@ -43,13 +43,16 @@ class Sample:
 
 
 class Flow(Children):
-    """One flow, from `with` to `finish`. Raises MachineError if it cannot begin, or ends by itself."""
+    """One flow, from `with` to `finish`. Raises MachineError if it cannot begin, or ends by itself.
+
+    `rate` is in bytes per second; 0 is as fast as TCP accepts.
+    """
 
     program = PROGRAM
 
-    def __init__(self, lab: Lab, ends: Ends, bin_ns: int = BIN_NS, protocol: Protocol = "tcp") -> None:
+    def __init__(self, lab: Lab, ends: Ends, bin_ns: int = BIN_NS, protocol: Protocol = "tcp", rate: int = 0) -> None:
         super().__init__(lab)
-        self._ends, self._bin_ns = ends, bin_ns
+        self._ends, self._bin_ns, self._rate = ends, bin_ns, rate
         self._prefix: str = protocol
         self._facts: dict[str, Any] = {}
         self._finishing = False
@@ -60,7 +63,7 @@ class Flow(Children):
         e = self._ends
         self._start_end(e.target, "receive", e.target_address, str(self._bin_ns))
         self._expect("port")
-        self._start_end(e.source, "send", e.target_address, str(self._facts["port"]), e.source_address)
+        self._start_end(e.source, "send", e.target_address, str(self._facts["port"]), e.source_address, str(self._rate))
         self._expect("mss_bytes")
 
     @property
