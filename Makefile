@@ -176,7 +176,7 @@ bench-paper: set-up ## repeat the MRC paper's failure experiments with a TCP flo
 	@$(IN_VENV) scripts/bench paper --full
 
 .PHONY: bench-scale
-bench-scale: set-up ## measure one host among up to 4,096 peers: memory, start, reload, work, answers (10 minutes; build/scale.svg)
+bench-scale: set-up ## measure one host among up to 4,096 peers: memory, start, work, answers (10 minutes; build/scale.svg)
 	@$(MAKE) build
 	@$(IN_VENV) scripts/bench scale --full
 

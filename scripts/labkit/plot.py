@@ -2,14 +2,16 @@
 """Draws all pictures of benches and demos with matplotlib: a title, and panels one above the other. Data → SVG."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+
+from labkit.tables import shown
 
 _WIDTH, _HEAD, _FOOT, _NOTE = 11.0, 0.8, 0.3, 0.22  # inches
 _COLOURS = {"ours": "#1f6fb4", "theirs": "#c07a1c"}
@@ -144,6 +146,33 @@ class Bars:
         longest = max((max(b.value, b.high) for b in self.bars), default=1.0) or 1.0
         axes.set_xlim(0, 1.6 * longest)
         axes.set_xlabel(self.unit)
+
+
+def bars(
+    title: str,
+    unit: str,
+    rows: Sequence[Mapping[str, Any]],
+    label: str,
+    key: str,
+    scale: float = 1.0,
+    goals: Sequence[tuple[float, str]] = (),
+) -> Bars:
+    """Returns a bar per row: `median_KEY`, with a line from `min_KEY` to `max_KEY`, all times `scale`.
+
+    A row of what mrcd is compared with has a false `ours`.
+    """
+    found = [
+        Bar(
+            r[label],
+            scale * r[f"median_{key}"],
+            scale * r[f"min_{key}"],
+            scale * r[f"max_{key}"],
+            shown(f"_{key}", r[f"median_{key}"]),
+            "ours" if r.get("ours", True) else "theirs",
+        )
+        for r in rows
+    ]
+    return Bars(title, "", unit, found, [(scale * value, words) for value, words in goals])
 
 
 @dataclass(frozen=True)

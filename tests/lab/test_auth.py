@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from labkit.bench import candidates, packet_sender
-from labkit.bench.auth import attacks
-from labkit.bench.auth.attacks import Side
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.bringup import environment
+from labkit.traffic import attacks, candidates, packet_sender
+from labkit.traffic.attacks import Side
 from labkit.traffic.stream import Stream
 from mrcd.auth import pair_files, secrets_file
 from mrcd.auth.secrets_file import Secret

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests fleet control: all hosts follow a real etcd of three members, whose packets mrcd carries itself.
-
-`scripts/bench fleet` does the same on eight hosts, many times.
-"""
+"""Tests fleet control: all hosts follow a real etcd of three members, whose packets mrcd carries itself."""
 
 import json
 import os

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from labkit.bench import candidates
-from labkit.bench.failover import mptcp
 from labkit.cluster import netns
 from labkit.cluster.api import Lab
+from labkit.traffic import candidates
 from labkit.traffic.flow import Ends, Flow
 from mrcd.errors import MachineError
 from tests.lab.conftest import wait_until
@@ -18,9 +17,9 @@ ENOUGH = 1_000_000  # more bytes than probes have
 
 @pytest.fixture
 def ends(healthy: Lab) -> Iterator[Ends]:
-    if why := mptcp.missing():
+    if why := candidates.mptcp_missing():
         pytest.skip(why)
-    found = mptcp.install(healthy)
+    found = candidates.install_mptcp(healthy)
     yield found
     for host in (found.source, found.target):
         netns.batch_in(healthy.ns(host), ("ip",), ["mptcp endpoint flush"])
@@ -48,7 +47,7 @@ def test_an_mptcp_flow_uses_all_planes_and_ends_without_a_reset(healthy: Lab, en
             return all(b - a > ENOUGH for a, b in zip(before, _sent(healthy, ends.source), strict=True))
 
         wait_until("each plane has carried some of the flow", lambda: _subflows(flow) >= 4 and carried())
-        mptcp.check(healthy, flow)
+        candidates.check_mptcp(healthy, flow)
         flow.finish()  # raises if an end was reset
     assert sum(flow.bins.values()) > ENOUGH
 
@@ -58,4 +57,4 @@ def test_an_mptcp_flow_without_a_subflow_is_detected(healthy: Lab, ends: Ends) -
     with Flow(healthy, ends, protocol="mptcp") as flow:
         wait_until("the sender has told of its subflows", lambda: _subflows(flow) == 3)
         with pytest.raises(MachineError, match="3 subflows instead of 4"):
-            mptcp.check(healthy, flow)
+            candidates.check_mptcp(healthy, flow)

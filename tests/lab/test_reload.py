@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit.bench import candidates
 from labkit.cluster.api import Lab
 from labkit.measure.evorder import EvOrder
+from labkit.traffic import candidates
 from labkit.traffic.stream import Stream
 from mrcd.kernel import libbpf
 from mrcd.kernel.dataplane import pin_directory

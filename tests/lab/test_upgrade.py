@@ -17,12 +17,12 @@ def test_restarts_upgrades_and_reloads_lose_and_reorder_nothing(
     healthy: Lab, record_property: Callable[[str, object], None]
 ) -> None:
     drops = {h: mrcctl(healthy, h, "status")["drops"] for h in lifecycle.HOSTS}
-    document = lifecycle.run(healthy, TIMES)
-    record_property("measured", lifecycle.lines(document))
-    unmet = [f"{r['requirement']}: {r['measured']}" for r in document["requirements"] if not r["met"]]
+    result = lifecycle.run(healthy, TIMES)
+    record_property("measured", result.tables[0].lines())
+    unmet = [f"{b['bound']}: {b['measured']}" for b in result.bounds if not b["met"]]
     assert [u for u in unmet if "packets per second" not in u] == []  # how many a busy machine sends is no fault
-    assert document["socket_drops"] == 0
-    assert document["evs"] == 16
+    assert result.detail["socket_drops"] == 0
+    assert result.detail["evs"] == 16
     assert {h: mrcctl(healthy, h, "status")["drops"] for h in lifecycle.HOSTS} == drops
     assert not any(p["lost_packets"] for p in mrcctl(healthy, "h0", "paths", "--peer", "h2"))
     wait_until("all EVs are GOOD", lambda: all_good(healthy))

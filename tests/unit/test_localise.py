@@ -9,9 +9,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from labkit.bench.localise import traffic
-from labkit.bench.localise.simulate import Fault, Simulation, directions
-from labkit.bench.localise.traffic import Fabric
+from labkit.cluster import simulated_fabric
+from labkit.cluster.simulated_fabric import Fabric, Fault, Simulation, directions
 from mrcd.fleet_links.counts import Direction, Element, Fleet, HostSums, Kind, Sums
 from mrcd.fleet_links.document import HISTORY_S, _History
 from mrcd.fleet_links.likelihood import NOTHING, Cells, Fit, Views, fit
@@ -28,7 +27,7 @@ T1, T0 = Element(Kind.T1, BOTH, 1, t1=2), Element(Kind.T0, BOTH, 0, 3)
 @pytest.fixture(scope="module")
 def simulation() -> Simulation:
     rng = np.random.default_rng(5)
-    return Simulation(FABRIC, traffic.draw(FABRIC, rng), rng)
+    return Simulation(FABRIC, simulated_fabric.draw(FABRIC, rng), rng)
 
 
 def named(simulation: Simulation, *faults: Fault) -> set[Element]:

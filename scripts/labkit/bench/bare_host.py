@@ -87,7 +87,6 @@ class BareHost:
             self.tables = Tables(self.dataplane.pins, writable=True)
             undo.callback(self.tables.close)
             self._fill()
-            self.others: dict[str, int] = {}  # programs that do not belong to mrcd
             self.empty = progstats.load_empty()
             undo.callback(os.close, self.empty)
             self._undo = undo.pop_all()
@@ -139,8 +138,8 @@ class BareHost:
         self.tables.planes["vlan"][:PLANES] = VLAN if tagged else 0
 
     def program(self, name: str) -> int:
-        """Returns the descriptor of one of mrcd's programs, or of `others`."""
-        return self.others[name] if name in self.others else self.dataplane.program(name)
+        """Returns the descriptor of one of mrcd's programs."""
+        return self.dataplane.program(name)
 
     @contextlib.contextmanager
     def attached(self, name: str, interface: str, point: int, flags: int = 0) -> Iterator[None]:

@@ -1,81 +1,55 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""`scripts/bench`: the command line."""
+"""`scripts/bench`: the command line. Runs benches one after the other: one document, one table of bounds, pictures."""
 
 import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from labkit import entry
-from labkit.bench import (
-    cost,
-    cpu,
-    false_demotions,
-    fleet,
-    job,
-    lifecycle,
-    planes,
-    suite,
-    throughput,
-)
-from labkit.bench.auth import flood
-from labkit.bench.auth import part as auth
-from labkit.bench.failover import part as failover
-from labkit.bench.localise import part as localise
-from labkit.bench.paper import part as paper
-from labkit.bench.part import Options, Part
-from labkit.bench.scale import part as scale
-from labkit.bench.without_daemons import part as without_daemons
+from labkit import entry, plot
+from labkit.bench import alone, auth, calm, cost, failover, job, lifecycle, localise, paper, scale, throughput
+from labkit.bench.frame import Bench, Bound, Options, Result
+from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
+from labkit.entry import progress
+from labkit.measure import machine
 from labkit.places import REPOSITORY
+from labkit.tables import percent, table
 from mrcd.ctl.examine import checks
 from mrcd.ctl.examine.machine import Machine
-from mrcd.errors import UsageError
+from mrcd.errors import MrcdError, UsageError
 
-SCHEMA_VERSION = 1
-_PARTS = (
-    *(throughput.PART, cost.PART, planes.PART, paper.PART),
-    *(job.PART, lifecycle.PART, false_demotions.PART, failover.PART, without_daemons.PART, scale.PART),
-    *(auth.PART, flood.PART, fleet.PART, localise.PART),
-)
-PARTS: dict[str, Part] = {p.name: p for p in _PARTS}
-_ALL = (throughput.PART, cost.PART, planes.PART, paper.PART, scale.PART)
-DIRECTORY = REPOSITORY / "build"
-DOCUMENT = "bench.json"
-# Enough to try each part. What is still longer says so in its own module.
+SCHEMA_VERSION = 2
+
+
+_ALL = (throughput.BENCH, cost.BENCH, throughput.PLANES, paper.BENCH, scale.BENCH)
+_MORE = (job.BENCH, lifecycle.BENCH, calm.BENCH, failover.BENCH, alone.BENCH, auth.BENCH, auth.FLOOD, localise.BENCH)
+BENCHES: dict[str, Bench] = {b.name: b for b in (*_ALL, *_MORE)}
+# Enough to try each bench. What is still longer says so in its own module.
 SHORT = Options(
     pairs=1,
     seconds=0.3,
     only=("tcp-1", "lab", "burst"),
     minutes=0.2,
-    cases=("busy",),
     faults=2,
-    kinds=("t1-blackhole", "mrcd"),
+    kinds=("t1-blackhole", "loss", "hole"),
     figures=("19b",),
     peers=(4,),
     short=True,
 )
-_NOISY = 0.25
+_NOISY, _STOLEN = 0.25, 0.005
 _LISTEN_S = 0.5
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("parts", metavar="[PART]…", nargs=-1, type=click.Choice([*PARTS, "all"]))
-@click.option(
-    "--pairs",
-    type=click.IntRange(min=1),
-    help=f"runs of each candidate, or pairs of runs  [default: throughput {throughput.PAIRS}, job {job.PAIRS}, else 5]",
-)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.2),
-    help=f"length of a run  [default: throughput {throughput.SHORT_S}, --full {throughput.FULL_S}; "
-    f"planes {planes.SECONDS}]",
-)
+@click.argument("benches", metavar="[PART]…", nargs=-1, type=click.Choice([*BENCHES, "all"]))
+@click.option("--pairs", type=click.IntRange(min=1), help="runs of each candidate, or pairs of runs")
+@click.option("--seconds", type=click.FloatRange(min=0.2), help="length of a run")
 @click.option("--ip", type=click.Choice(["4", "6", "both"]), default="both", show_default=True, help="inner IP version")
 @click.option(
     "--full",
@@ -84,144 +58,138 @@ _LISTEN_S = 0.5
     "localise: 20 fabrics of each kind",
 )
 @click.option(
-    "--mtu", type=click.IntRange(min=1500, max=65000), help="MTU of throughput's links  [default: 1500 and 9100]"
-)
-@click.option(
     "--only",
     metavar="WORD",
     multiple=True,
-    help="throughput: only cells with this word, e.g. udp-64; localise: only this number of NICs; repeatable",
+    help="throughput: only cells with this word, e.g. udp-64; calm: only this case; localise: only this number of "
+    "NICs; repeatable",
 )
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0.1),
-    default=Options.minutes,
-    show_default=True,
-    help="calm: length of each case; alone: time without daemons",
-)
-@click.option(
-    "--case", "cases", type=click.Choice(false_demotions.CASES), multiple=True, help="calm: only this case; repeatable"
-)
-@click.option(
-    "--faults",
-    type=click.IntRange(min=1),
-    default=Options.faults,
-    show_default=True,
-    help="failover: faults of each kind",
-)
+@click.option("--minutes", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="of calm, alone")
+@click.option("--faults", type=click.IntRange(min=1), default=200, show_default=True, help="failover: of each kind")
 @click.option("--kinds", metavar="A,B,…", help=f"failover: only these kinds, of {', '.join(failover.STAGES)}")
+@click.option("--peers", type=click.IntRange(1, 4096), multiple=True, help="scale: only this number; repeatable")
 @click.option(
-    "--peers", type=click.IntRange(1, 4096), multiple=True, help="scale: only this number of peers; repeatable"
-)
-@click.option(
-    "--figure",
-    "figures",
+    *("--figure", "figures"),
     type=click.Choice(list(paper.EXPERIMENTS)),
     multiple=True,
     help="paper: only this figure; repeatable",
 )
 @click.option(
-    "--flows", type=click.IntRange(min=1), default=Options.flows, show_default=True, help="paper: concurrent flows"
-)
-@click.option(
-    "--to",
-    "directory",
+    *("--to", "directory"),
     type=click.Path(file_okay=False, path_type=Path),
-    default=DIRECTORY,
-    help=f"directory of {DOCUMENT} and PART.svg  [default: build]",
+    default=REPOSITORY / "build",
+    help="directory of bench.json and PART.svg  [default: build]",
 )
-@click.option(
-    "--name", default="bench", show_default=True, help="name of its lab; an existing lab of that name is replaced"
-)
-@click.option(
-    "--short",
-    is_flag=True,
-    help="as few and as short runs as possible: tries a part and judges no bounds; `all` then means every part",
-)
+@click.option("--name", default="bench", show_default=True, help="of its lab, which replaces one of that name")
+@click.option("--short", is_flag=True, help="try a part, as short as possible, and judge no bounds; `all`: every part")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")
 def bench(
-    parts: tuple[str, ...],
-    pairs: int | None,
-    seconds: float | None,
+    benches: tuple[str, ...],
     ip: str,
-    full: bool,
-    mtu: int | None,
-    only: tuple[str, ...],
-    minutes: float,
-    cases: tuple[str, ...],
-    faults: int,
     kinds: str | None,
-    peers: tuple[int, ...],
-    figures: tuple[str, ...],
-    flows: int,
     directory: Path,
     name: str,
     short: bool,
     as_json: bool,
+    **rest: Any,
 ) -> int:
     """Measure mrcd in a lab on this machine, and beside it the kernel's own SRv6.
 
     Without a PART: throughput, cost, planes, paper and scale, in about fifteen minutes. The other parts are job,
     lifecycle, calm (false demotions under stress), failover, alone (both daemons dead), auth (forged packets, new
-    secrets, the cost of tags), flood (a million forged packets per second), fleet (eight hosts follow an etcd, under
-    load) and localise (are bad links of simulated fabrics named? needs no lab). Exit code 1 if a bound is not met,
-    2 if a part cannot be measured. Progress goes to stderr.
+    secrets, the cost of tags), flood (a million forged packets per second) and localise (are bad links of simulated
+    fabrics named? needs no lab). Exit code 1 if a bound is not met, 2 if a part cannot be measured. Progress goes to
+    stderr.
     """
-    options = Options(
-        pairs=pairs,
-        seconds=seconds or Options.seconds,
-        versions=(4, 6) if ip == "both" else (int(ip),),
-        full=full,
-        mtu=mtu,
-        only=only,
-        minutes=minutes,
-        cases=cases,
-        faults=faults,
-        kinds=chosen_kinds(kinds),
-        figures=figures,
-        flows=flows,
-        peers=peers,
-    )
-    if short:
-        options = SHORT
-    chosen = chosen_parts(parts, every=short)
+    versions = (4, 6) if ip == "both" else (int(ip),)
+    options = SHORT if short else Options(versions=versions, kinds=_kinds(kinds), **rest)
+    chosen = _chosen(benches, every=short)
     entry.check_writable(directory)
-    machine = _machine()
-    if machine["busy_ratio_before"] > _NOISY:
-        entry.progress(f"the machine is {machine['busy_ratio_before']:.0%} busy with other processes: expect noise")
+    facts = _facts()
+    if facts["busy_ratio_before"] > _NOISY:
+        progress(f"the machine is {percent(facts['busy_ratio_before'])} busy with other processes: expect noise")
     begun = time.monotonic()
     with entry.own_lab(name) as lab:
-        found, failed = suite.measure(lab, chosen, options)
-    bounds = suite.bounds(found, failed)
+        results, bounds = _measure(lab, chosen, options)
+    failed = [b for b in bounds if "failed" in b]
     document = {
         "schema_version": SCHEMA_VERSION,
-        "machine": machine,
+        "machine": facts,
         "taken_s": time.monotonic() - begun,
-        "parts": found,
-        "failed": failed,
+        "parts": {part: r.as_json() for part, r in results.items()},
         "bounds": bounds,
         "met": all(b["met"] for b in bounds),
     }
-    entry.save(directory / DOCUMENT, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    pictures = suite.draw(chosen, found, directory)
+    written = [directory / "bench.json"]
+    entry.save(written[0], json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    for part, result in results.items():
+        if result.picture:
+            written.append(directory / f"{part}.svg")
+            entry.save(written[-1], plot.draw(result.picture))
     if as_json:
         entry.print_json(document)
     else:
-        print("\n".join(suite.lines(document, chosen)))
-    entry.progress(f"Written: {', '.join(map(str, [directory / DOCUMENT, *pictures]))}")
+        print("\n".join(_lines(document, results)))
+    progress(f"Written: {', '.join(map(str, written))}")
     return 2 if failed else 0 if short or document["met"] else 1
 
 
-def chosen_parts(names: Sequence[str], *, every: bool = False) -> list[Part]:
-    """Returns parts by name, each once; without a name, or with `all`, the parts of `make bench`, or `every` part."""
-    of_all = list(PARTS) if every else [p.name for p in _ALL]
-    wanted = of_all if not names else [n for n in names if n != "all"]
-    if "all" in names:
-        wanted = [*of_all, *wanted]
-    return [PARTS[n] for n in dict.fromkeys(wanted)]
+def _measure(lab: Lab, benches: Sequence[Bench], options: Options) -> tuple[dict[str, Result], list[Document]]:
+    """Returns the results by part, and the bounds of all.
+
+    A part that cannot be measured does not discard the others' results: it is a bound that is not met. Its error is
+    raised if it is the only part, or if its options are wrong and nothing was measured yet.
+    """
+    results: dict[str, Result] = {}
+    bounds: list[Document] = []
+    for b in benches:
+        begun, used = time.monotonic(), machine.read_cpu()
+        try:
+            found = results[b.name] = b.measure(lab, options)
+        except (MrcdError, OSError) as e:
+            if len(benches) == 1 or (isinstance(e, UsageError) and not results):
+                raise
+            progress(f"{b.name} cannot be measured: {e}")
+            bound = Bound(f"{b.name} can be measured", 0, "").judge(None) | {"failed": str(e)}
+            bounds.append({"part": b.name, **bound})
+            continue
+        found.detail["taken_s"] = time.monotonic() - begun
+        found.detail["stolen_ratio"] = machine.read_cpu().since(used).stolen_ratio
+        bounds += [{"part": b.name, **bound} for bound in found.bounds]
+        progress(f"{b.name} took {found.detail['taken_s']:.0f} s")
+    return results, bounds
 
 
-def chosen_kinds(text: str | None) -> tuple[str, ...]:
+def _lines(document: Document, results: Mapping[str, Result]) -> list[str]:
+    """Returns every part's tables, then that of all bounds."""
+    facts, bounds = document["machine"], document["bounds"]
+    busy = percent(facts["busy_ratio_before"])
+    said = [f"{facts['cpus']} CPUs, kernel {facts['kernel']}, {busy} busy before the start", facts["idle"], ""]
+    for result in results.values():
+        said += [line for t in result.tables for line in t.lines()]
+    rows = [
+        {"": "met" if b["met"] else "NOT MET", **{k: b[k] for k in ("part", "bound", "wanted", "measured")}}
+        for b in bounds
+    ]
+    said += table(rows) if rows else []
+    said += [f"{b['part']}: {b['failed']}" for b in bounds if "failed" in b]
+    minutes = f"{document['taken_s'] / 60:.1f} minutes"
+    said.append(f"{sum(b['met'] for b in bounds)} of {len(bounds)} bounds met; {minutes}")
+    stolen = {name: p["stolen_ratio"] for name, p in document["parts"].items() if p["stolen_ratio"] >= _STOLEN}
+    if stolen:
+        words = ", ".join(f"{name} {percent(share)}" for name, share in stolen.items())
+        said.append(f"the hypervisor kept CPU time for others: {words}")
+    return said
+
+
+def _chosen(names: Sequence[str], *, every: bool) -> list[Bench]:
+    """Returns benches by name, each once; without a name, or with `all`, those of `make bench`, or `every` bench."""
+    of_all = list(BENCHES) if every else [b.name for b in _ALL]
+    wanted = [x for n in (names or ("all",)) for x in (of_all if n == "all" else [n])]
+    return [BENCHES[n] for n in dict.fromkeys(wanted)]
+
+
+def _kinds(text: str | None) -> tuple[str, ...]:
     """Parses `a,b` → names of failover's stages. Raises UsageError."""
     names = tuple(n.strip() for n in text.split(",")) if text is not None else ()
     for name in names:
@@ -230,15 +198,15 @@ def chosen_kinds(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _machine() -> Document:
+def _facts() -> Document:
     """Returns the machine, and how busy it was before."""
-    before = cpu.read()
+    before = machine.read_cpu()
     time.sleep(_LISTEN_S)
     return {
         "cpus": os.cpu_count(),
         "kernel": platform.release(),
         "idle": checks.run("kernel.idle", checks.Context(Machine())).evidence,
-        "busy_ratio_before": cpu.read().since(before).busy_ratio,
+        "busy_ratio_before": machine.read_cpu().since(before).busy_ratio,
     }
 
 

@@ -6,7 +6,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-/* In the order of COUNTED in helper_calls.py. */
+/* In the order of COUNTED in cost.py. */
 enum {
 	COUNT_LOOKUP,
 	COUNT_TIME,

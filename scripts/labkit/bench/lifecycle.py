@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from labkit.bench import candidates
-from labkit.bench.part import SOURCE, TARGET, Options, Part, requirement
+from labkit.bench.frame import Bench, Bound, Options, Result, Table
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.fabric import host_table
@@ -23,8 +22,9 @@ from labkit.cluster.patience import patience
 from labkit.entry import progress
 from labkit.measure.evorder import EvOrder, Seen
 from labkit.places import REPOSITORY
-from labkit.traffic.stream import Result, Stream
-from mrcd.ctl.terminal.render import Column, count, table
+from labkit.traffic import candidates
+from labkit.traffic.candidates import SOURCE, TARGET
+from labkit.traffic.stream import Stream
 from mrcd.errors import MachineError
 from mrcd.kernel.object_file import OVERRIDE
 
@@ -80,8 +80,12 @@ class Operations:
     def upgrade(self, turn: int) -> None:
         """Restarts with the other object; the next time with the first."""
         self._end(signal.SIGTERM)
-        with _environment(OVERRIDE, str(self.other) if turn % 2 == 0 else None):
+        if turn % 2 == 0:
+            os.environ[OVERRIDE] = str(self.other)
+        try:
             self.lab.up(**self.up)
+        finally:
+            os.environ.pop(OVERRIDE, None)
 
     def reload(self, turn: int) -> None:
         """Changes a setting of the programs, and adds or removes a host: by mrcctl at one end, SIGHUP at the other."""
@@ -116,20 +120,6 @@ def _changed(text: str) -> str:
     return f"{head}\n{host}\n[health]\noverdue_ms = 11\n{rest if found else ''}"
 
 
-@contextmanager
-def _environment(name: str, value: str | None) -> Iterator[None]:
-    """A block with an environment variable for the lab's daemons."""
-    before = os.environ.pop(name, None)
-    if value is not None:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
-        if before is not None:
-            os.environ[name] = before
-
-
 def _wait(what: str, true: Callable[[], bool]) -> None:
     until = time.monotonic() + PATIENCE_S
     while not true():
@@ -138,7 +128,7 @@ def _wait(what: str, true: Callable[[], bool]) -> None:
         time.sleep(_POLL_S)
 
 
-def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **up: object) -> Document:
+def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **up: object) -> Result:
     """Runs each operation `times` times under one flow. The lab is up with the parameters `up`, and all EVs are GOOD.
 
     `other`: an object of another_build(), if there is one.
@@ -163,89 +153,34 @@ def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **
             marks.append(stream.mark())
             result = stream.finish()
         seen.append(order.read())
-    return _document(names, times, rate, marks, seen, changed, result)
-
-
-def _document(
-    names: list[str],
-    times: int,
-    rate: int,
-    marks: list[int],
-    seen: list[Seen],
-    changed: list[frozenset[int]],
-    result: Result,
-) -> Document:
     rows: list[Document] = []
     for i, name in enumerate(names):
         wire = seen[i + 1].since(seen[i])
-        rows.append(
-            {
-                "operation": name,
-                "times": times,
-                "packets_sent": marks[i + 1] - marks[i],
-                "lost_packets": result.lost(marks[i], marks[i + 1]),
-                "reordered_within_ev_packets": wire.reordered,
-                "missing_within_ev_packets": wire.missing,
-            }
-        )
-    upgrades = sum(len(now) == 1 and now != before for before, now in pairwise([frozenset[int](), *changed]))
-    document: Document = {
-        "wanted_packets_per_s": rate,
-        "packets_per_s": result.packets_per_s,
-        "packets_sent": result.sent,
-        "packets_received": result.received,
-        "packets_twice": result.twice,
-        "lost_packets": result.lost(),
-        "socket_drops": result.socket_drops,
-        "sender_late_ms": result.late_ms,
-        "upgrades_seen_on_the_wire": upgrades,
-        "evs": seen[-1].evs,
-        "operations": rows,
-    }
-    reordered = sum(r["reordered_within_ev_packets"] for r in rows)
-    document["requirements"] = [
-        requirement(
-            f"no packet lost in {times} restarts, kills, upgrades and reloads",
-            document["lost_packets"] == 0 and document["packets_twice"] == 0,
-            f"{document['lost_packets']} of {result.sent:,} lost, {result.twice} duplicated",
-        ),
-        requirement("no packet reordered within its EV", reordered == 0, f"{reordered} reordered"),
-        requirement("every upgrade reached the wire", upgrades == times, f"{upgrades} of {times}"),
-        requirement(
-            f"{rate:,} packets per second",
-            result.packets_per_s >= 0.99 * rate,
-            f"{result.packets_per_s:,.0f} per second",
-        ),
+        row = {"operation": name, "times": times, "sent": marks[i + 1] - marks[i]}
+        row |= {"lost": result.lost(marks[i], marks[i + 1]), "reordered_within_ev": wire.reordered}
+        rows.append(row | {"missing_within_ev": wire.missing})
+    reordered = sum(r["reordered_within_ev"] for r in rows)
+    upgrades = sum(len(now) == 1 and now != then for then, now in pairwise([frozenset[int](), *changed]))
+    words = f"packets lost or duplicated in {times} restarts, kills, upgrades and reloads"
+    bounds = [
+        Bound(words, 0, "").judge(result.lost() + result.twice),
+        Bound("packets reordered within their EV", 0, "").judge(reordered),
+        Bound("upgrades that reached the wire", times, "", is_least=True).judge(upgrades),
+        Bound("packets per second", 0.99 * rate, "_per_s", is_least=True).judge(result.packets_per_s),
     ]
-    return document
+    d = {"socket_drops": result.socket_drops, "sender_late_ms": result.late_ms, "evs": seen[-1].evs}
+    title = (
+        f"One UDP flow {SOURCE} → {TARGET} of {result.packets_per_s:,.0f} packets/s over {d['evs']} EVs, both hosts' "
+        "daemons at once"
+    )
+    return Result([Table(title, rows)], bounds, detail=d)
 
 
-def measure(lab: Lab, options: Options) -> Document:
+def measure(lab: Lab, options: Options) -> Result:
     """Measures in burst granularity, the default."""
     lab.up()
     observe.wait_until_good(lab, lab.fabric.hosts)
-    return run(lab, TIMES)
+    return run(lab, 2 if options.short else TIMES)  # an even number of reloads leaves the file as it was
 
 
-def lines(document: Document) -> list[str]:
-    """Returns a table."""
-    rows = [
-        [
-            r["operation"],
-            str(r["times"]),
-            count(r["packets_sent"]),
-            str(r["lost_packets"]),
-            str(r["reordered_within_ev_packets"]),
-            str(r["missing_within_ev_packets"]),
-        ]
-        for r in document["operations"]
-    ]
-    headings = ("TIMES", "SENT", "LOST", "REORDERED", "MISSING ON EV")
-    return [
-        f"One UDP flow {SOURCE} → {TARGET} of {document['packets_per_s']:,.0f} packets/s over {document['evs']} EVs, "
-        f"both hosts' daemons at once; {document['packets_sent']:,} sent, {document['lost_packets']} lost",
-        *table([Column("OPERATION"), *(Column(h, True) for h in headings)], rows, colour=False),
-    ]
-
-
-PART = Part("lifecycle", measure, lines)
+BENCH = Bench("lifecycle", measure)

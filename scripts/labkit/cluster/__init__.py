@@ -12,4 +12,5 @@ cli              `scripts/lab`
 observe          reads the daemons' documents
 patience         deadlines, longer on an emulated CPU
 emulated_peers   one host whose thousands of peers are one program
+simulated_fabric pure: counts of hosts in a large fabric with faults
 """

@@ -20,12 +20,12 @@ from typing import Any
 
 from labkit import entry
 from labkit.bench import lifecycle
-from labkit.bench.part import SOURCE, TARGET
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import EMULATED, patience
 from labkit.places import REPOSITORY
 from labkit.traffic import relay
+from labkit.traffic.candidates import SOURCE, TARGET
 from labkit.traffic.stream import Stream
 from mrcd.config import cluster_file
 from mrcd.ctl.examine.command import EXAMPLE
@@ -152,10 +152,10 @@ def life(say: Say, results: Path) -> None:
     shape = SMALLEST | {"hosts": 3}
     with _lab(shape) as it:
         observe.wait_until_good(it, (SOURCE, TARGET), PATIENCE_S)
-        document = lifecycle.run(it, 1, _RATE, other=results / OTHER_BUILD, **shape)
-        for row in document["operations"]:
-            lost, reordered = row["lost_packets"], row["reordered_within_ev_packets"]
-            words = f"{lost} of {row['packets_sent']} packets lost, {reordered} reordered within an EV"
+        result = lifecycle.run(it, 1, _RATE, other=results / OTHER_BUILD, **shape)
+        for row in result.tables[0].rows:
+            lost, reordered = row["lost"], row["reordered_within_ev"]
+            words = f"{lost} of {row['sent']} packets lost, {reordered} reordered within an EV"
             words += f"; drops since the start: {dropped(it) or 'none'}" if lost else ""
             say("life", row["operation"], lost == 0 and reordered == 0, words)
         for command in ("detach", "attach"):

@@ -2,6 +2,8 @@
 """Sends TCP, UDP and training traffic between hosts of the lab.
 
 flow, datagrams, stream   a TCP flow, UDP at full speed, numbered UDP at a fixed rate
+candidates                the compared ways from h0 to h2: mrcd's, and the kernel's own
+packet_sender, attacks    many packets by few system calls; those of attackers
 job                       a training job: a gloo rank per host
 relay                     forwards by a third host
 child                     runs a program inside a host, and reads what it prints

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from labkit.bench import receive_settings
-from labkit.bench.candidates import KERNEL, MRCD
 from labkit.cluster import observe, processes
 from labkit.cluster.api import Lab
 from labkit.cluster.attachment import ATTACHED, DETACHED, switch
@@ -18,6 +16,8 @@ from labkit.demo.training import kernel_path, scenario
 from labkit.demo.training.kernel_path import KernelPath
 from labkit.demo.training.scenario import Fault, Times
 from labkit.demo.training.screen import Moment, Screen
+from labkit.traffic import candidates
+from labkit.traffic.candidates import KERNEL, MRCD
 from labkit.traffic.job import Job, JobEndedError, Step
 
 VERSION = 4  # of IP
@@ -81,7 +81,7 @@ def _run(lab: Lab, way: str, faults: Sequence[Fault], times: Times, screen: Scre
     """Runs the job through all faults. A stuck job is killed, and a new one started for the next fault."""
     episodes: list[Episode] = []
     begin_ns = time.monotonic_ns()
-    with receive_settings.in_force(lab, MRCD if way == ATTACHED else KERNEL, receive_settings.EQUAL, lab.fabric.hosts):
+    with candidates.receiving(lab, MRCD if way == ATTACHED else KERNEL, lab.fabric.hosts):
         while len(episodes) < len(faults):
             with Job(lab, VERSION) as job:
                 job.run(WARM_UP_STEPS)
