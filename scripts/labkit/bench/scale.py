@@ -57,7 +57,7 @@ IDLE_S = 2.0  # until all idle peers have left a dead T1
 TRAFFIC_S = 0.02  # with traffic to one peer: since its EV is ASSUMED_BAD
 IDLE_REQUESTS = 4000  # per second, [health] idle_probes; the budget may hold half a second's
 _IDLE_EV, _BUSY_EVS = 77, (33, 99, 150)
-_PATIENCE_S, _PACE_S = 90.0, 0.0005
+_PATIENCE_S, _PACE_S = 180.0, 0.0005
 _ETHERNET = 14
 _TICKS = os.sysconf("SC_CLK_TCK")
 
