@@ -15,6 +15,12 @@
 #define ECN_MASK 3
 #define ECN_INVALID (-1) /* the combination must be dropped */
 
+/* Hide a value from the compiler. Then it does not move a check away from the register that is used, fold two checks
+ * into one of a difference, drop a mask that it can prove redundant, or make a branch of a mask. Verifiers prove less:
+ * that of 6.12 does not bound the result of a byte swap.
+ */
+#define OPAQUE(value) asm volatile("" : "+r"(value))
+
 #define NO_SLOT 0xffffffffu /* no EV or slot has this number */
 #define NS_PER_US 1000ULL
 #define NS_PER_MS 1000000ULL
@@ -22,7 +28,7 @@
 #define PPM 1000000 /* parts per million in one */
 
 #define QUEUE_DELAY_NS 500000 /* more extra delay than this is a queue or a longer path; less may come from the hosts */
-#define NEVER_NS (~0ULL) /* no waiting time is this long */
+#define NEVER_NS (1ULL << 62) /* no waiting time is this long; differences of shorter ones have a sign */
 #define PACE_MAX_NS 10000000 /* 1 Mbit/s at 1,250 bytes: a longer time per packet is an idle plane, not a slow one */
 #define FEW_EVS 8 /* below this number of EVs, an EV's share of all losses varies more: more losses are needed */
 #define SEEN_LAP_MASK ((1U << 21) - 1) /* bits of a number's lap, in the replay window */
@@ -76,32 +82,39 @@ static inline __u32 dst_slot(const __u32 *address)
 	return (last ^ last >> 12 ^ rest >> 20) & (MRC_DST_ENTRIES - 1);
 }
 
-/* Return the number of the lowest bit set in a word that is not 0. */
+/* Return all bits set if `a` is less than `b`, else 0. Both are less than 2^63. A mask instead of a branch, because the
+ * verifier follows both ways of a branch, and a CPU can guess the wrong one.
+ */
+static inline __u64 less_mask(__u64 a, __u64 b)
+{
+	__s64 less = a - b, mask;
+
+	OPAQUE(less); /* else the compiler makes a branch of the shift, */
+	mask = less >> 63;
+	OPAQUE(mask); /* or of the mask's use */
+	return mask;
+}
+
+/* Return the lesser of two numbers below 2^63, without a branch. */
+static inline __u64 lesser(__u64 a, __u64 b)
+{
+	__s64 less = a - b, mask;
+
+	OPAQUE(less);
+	mask = less >> 63;
+	OPAQUE(mask);
+	return b + (less & mask);
+}
+
+/* Return the number of the lowest bit set in a word that is not 0: the number of bits below it. Without branches, as
+ * above.
+ */
 static inline __u32 lowest_bit(__u64 word)
 {
-	__u32 bit = 0;
+	__u64 below = ~word & (word - 1);
 
-	if (!(word & 0xffffffff)) {
-		bit += 32;
-		word >>= 32;
-	}
-	if (!(word & 0xffff)) {
-		bit += 16;
-		word >>= 16;
-	}
-	if (!(word & 0xff)) {
-		bit += 8;
-		word >>= 8;
-	}
-	if (!(word & 0xf)) {
-		bit += 4;
-		word >>= 4;
-	}
-	if (!(word & 0x3)) {
-		bit += 2;
-		word >>= 2;
-	}
-	return bit + !(word & 1);
+	OPAQUE(below); /* else the compiler makes a table of this, in the section of the settings */
+	return __builtin_popcountll(below);
 }
 
 /* Return the first bit set from `from` on and before `end`, or NO_SLOT. */
@@ -171,22 +184,22 @@ static inline __u64 arrival_window(__u64 window_ns, __u32 extra_delay_ns, __u32 
 	return more > window_ns ? window_ns + more + more / 4 : window_ns;
 }
 
-/* Return the planes, as bits, on which a packet begins to arrive no later than it ends to arrive on the fastest plane,
- * plus 1/16. `wait_ns`: time for the packets in flight, per plane; NEVER_NS excludes the plane. `burst_ns`: time for
- * this burst.
+/* Return the planes of `plane_mask`, as bits, on which a packet begins to arrive no later than it ends to arrive on the
+ * fastest plane, plus 1/16. `wait_ns`: time for the packets in flight, on each of `planes`. `burst_ns`: time for
+ * this burst. Without branches: the verifier would walk through all combinations of planes.
  */
-static inline __u32 in_pace(const __u64 *wait_ns, const __u64 *burst_ns)
+static inline __u32 in_pace(const __u64 *wait_ns, const __u64 *burst_ns, __u32 planes, __u32 plane_mask)
 {
-	__u64 soonest = NEVER_NS;
-	__u32 planes = 0, i;
+	__u64 soonest = NEVER_NS, excluded;
+	__u32 late = 0, i;
 
-	for (i = 0; i < MRC_MAX_PLANES; i++)
-		if (wait_ns[i] != NEVER_NS && wait_ns[i] + burst_ns[i] < soonest)
-			soonest = wait_ns[i] + burst_ns[i];
-	for (i = 0; i < MRC_MAX_PLANES; i++)
-		if (wait_ns[i] != NEVER_NS && wait_ns[i] <= soonest + soonest / 16)
-			planes |= 1u << i;
-	return planes;
+	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++) {
+		excluded = ~plane_mask >> i & 1;
+		soonest = lesser((wait_ns[i] + burst_ns[i]) | (excluded << 62), soonest);
+	}
+	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++)
+		late |= (soonest + soonest / 16 - wait_ns[i]) >> 63 << i;
+	return plane_mask & ~late;
 }
 
 /* Return the smoothed time per packet of a plane (1/4), after `packets` arrived in `ns`. Idle times do not count. */

@@ -64,7 +64,7 @@ static __always_inline void add_probe(struct siphash *s, const struct mrc_probe 
 }
 
 /* Return the tag of a probe without counts. */
-static __always_inline __u64 probe_tag(const __u64 *key, const struct control *c)
+static __always_inline __u64 probe_tag_in_place(const __u64 *key, const struct control *c)
 {
 	struct siphash s;
 
@@ -72,6 +72,15 @@ static __always_inline __u64 probe_tag(const __u64 *key, const struct control *c
 	add_header(&s, &c->mrc);
 	add_probe(&s, &c->probe);
 	return siphash_read(siphash_end(&s, TAGGED_BYTES + sizeof(c->probe)));
+}
+
+/* The same, by the two words of a key. A global function, as reply_tag(): the verifier checks it once, not at each call.
+ */
+__noinline __u64 probe_tag(__u64 key0, __u64 key1, const struct control *c)
+{
+	__u64 key[] = { key0, key1 };
+
+	return c ? probe_tag_in_place(key, c) : 0;
 }
 
 /* A report under a tag. */
@@ -89,12 +98,17 @@ static long add_count(__u64 i, void *context)
 }
 
 /* Return the tag of the reply in `scratch`. */
-static __noinline __u64 reply_tag(const __u64 *key, const struct mrc_scratch *scratch)
+__noinline __u64 reply_tag(__u64 key0, __u64 key1, const struct mrc_scratch *scratch)
 {
-	const struct control *c = &scratch->control;
 	struct tagging t = { .scratch = scratch };
-	__u32 counts = bpf_ntohs(c->probe.counts);
+	__u64 key[] = { key0, key1 };
+	const struct control *c;
+	__u32 counts;
 
+	if (!scratch)
+		return 0;
+	c = &scratch->control;
+	counts = bpf_ntohs(c->probe.counts);
 	siphash_begin(&t.s, key);
 	add_header(&t.s, &c->mrc);
 	add_probe(&t.s, &c->probe);
@@ -132,12 +146,12 @@ static __always_inline void announce(struct mrc_probe *probe, const struct mrc_a
 	probe->fingerprint = bpf_htons(settings.fingerprint);
 }
 
-/* Tag a complete request. */
-static __always_inline void tag_request(struct control *c, const struct mrc_auth *auth)
+/* Tag a complete request. `in_place`: without a call, where the caller's stack has no room for one more. */
+static __always_inline void tag_request(struct control *c, const struct mrc_auth *auth, int in_place)
 {
 	const __u64 *key = sending_key(auth, &c->mrc);
 
-	c->mrc.auth = key ? probe_tag(key, c) : 0;
+	c->mrc.auth = !key ? 0 : in_place ? probe_tag_in_place(key, c) : probe_tag(key[0], key[1], c);
 }
 
 /* Tag the complete reply in `scratch`. */
@@ -145,7 +159,7 @@ static __always_inline void tag_reply(struct mrc_scratch *scratch, const struct 
 {
 	const __u64 *key = sending_key(auth, &scratch->control.mrc);
 
-	scratch->control.mrc.auth = key ? reply_tag(key, scratch) : 0;
+	scratch->control.mrc.auth = key ? reply_tag(key[0], key[1], scratch) : 0;
 }
 
 /* Return the key of this id among two, or NULL. */

@@ -28,21 +28,20 @@ static __always_inline struct mrc_pace *pace_at(__u32 host_id)
 }
 
 /* Return the planes of `plane_mask`, as bits, whose base delay exceeds the shortest by more than BASE_DELAY_SPREAD_NS;
- * never all.
+ * never all. There are `count` planes.
  */
-static __always_inline __u32 distant_planes(const struct mrc_pace *p, __u32 plane_mask)
+static __always_inline __u32 distant_planes(const struct mrc_pace *p, __u32 count, __u32 plane_mask)
 {
-	__u64 least_ns = ~0u, base_delay_ns, less_ns; /* 32-bit values in 64 bits, so that differences have a sign */
+	__u64 least_ns = ~0u, base_delay_ns; /* 32-bit values in 64 bits, so that differences have a sign */
 	__u32 planes = 0, i;
 
 	/* Without branches: the verifier would walk through all combinations of planes. */
-	for (i = 0; i < MRC_MAX_PLANES; i++) {
+	for (i = 0; i < MRC_MAX_PLANES && i < count; i++) {
 		/* Infinite, if not in `plane_mask`. */
 		base_delay_ns = p->base_delay_ns[i] | ((plane_mask >> i & 1) - 1u);
-		less_ns = base_delay_ns - least_ns;
-		least_ns += less_ns & -(less_ns >> 63);
+		least_ns = lesser(base_delay_ns, least_ns);
 	}
-	for (i = 0; i < MRC_MAX_PLANES; i++)
+	for (i = 0; i < MRC_MAX_PLANES && i < count; i++)
 		planes |= (least_ns + BASE_DELAY_SPREAD_NS - p->base_delay_ns[i]) >> 63 << i;
 	return planes & plane_mask;
 }
@@ -54,27 +53,26 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = now_ns();
-	__u32 paused = 0, slowest = 0, pace_ns, i, n;
+	__u64 slowest = 0, pace_ns;
+	__u32 paused = 0, planes = settings.planes, i, n;
 
 	if (!p)
 		return plane_mask;
-	plane_mask &= (1u << settings.planes) - 1; /* spares the verifier planes that do not exist */
-	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
+	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++)
 		paused |= !aged(now, p->paused_until_ns[i], 0) << i;
-	plane_mask &= ~distant_planes(p, plane_mask);
+	plane_mask &= ~distant_planes(p, planes, plane_mask);
 	plane_mask = plane_mask & ~paused ?: plane_mask;
-	for (i = 0; i < MRC_MAX_PLANES; i++)
-		slowest = p->pace_ns[i] > slowest ? p->pace_ns[i] : slowest;
-	for (i = 0; i < MRC_MAX_PLANES; i++) {
-		pace_ns = p->pace_ns[i] ?: slowest; /* a new plane has no measured rate yet */
+	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++)
+		slowest += p->pace_ns[i] - lesser(slowest, p->pace_ns[i]);
+	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++) {
+		pace_ns = p->pace_ns[i];
+		pace_ns |= slowest & less_mask(pace_ns, 1); /* a new plane has no measured rate yet */
 		n = p->in_flight[0][i] + p->in_flight[1][i] + p->sent[i];
-		wait_ns[i] = (__u64)n * pace_ns;
-		wait_ns[i] -= wait_ns[i] < p->base_delay_ns[i] ? wait_ns[i] : p->base_delay_ns[i];
-		burst_ns[i] = (__u64)packets * pace_ns;
-		if (!(plane_mask & (1u << i)))
-			wait_ns[i] = NEVER_NS;
+		wait_ns[i] = n * pace_ns;
+		wait_ns[i] -= lesser(wait_ns[i], p->base_delay_ns[i]);
+		burst_ns[i] = packets * pace_ns;
 	}
-	return in_pace(wait_ns, burst_ns);
+	return in_pace(wait_ns, burst_ns, planes, plane_mask);
 }
 _Static_assert(MRC_REPORT_PARTS == 2, "planes_in_pace, note_planes");
 

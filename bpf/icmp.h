@@ -88,7 +88,7 @@ static __always_inline int is_own(struct cursor *c, const struct mrc_hdr *quoted
 	if (!TAKE(c, probe))
 		return 0;
 	scratch->control.probe = *probe;
-	return probe_tag(key, &scratch->control) == scratch->control.mrc.auth;
+	return probe_tag(key[0], key[1], &scratch->control) == scratch->control.mrc.auth;
 }
 
 /* Handle an ICMPv6 message. `c` is behind the IPv6 header `outer`, which is addressed to this host on `plane`. */

@@ -38,9 +38,7 @@ static __always_inline int is_link_probe(const struct mrc_hdr *mrc)
 
 static __always_inline __u64 link_probe_tag(const struct control *c)
 {
-	__u64 key[2] = { settings.link_key[0], settings.link_key[1] };
-
-	return probe_tag(key, c);
+	return probe_tag(settings.link_key[0], settings.link_key[1], c);
 }
 
 /* Write a probe of a link into the skb, and send a clone of it. Returns 1 if it was sent. */

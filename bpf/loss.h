@@ -134,7 +134,7 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 		if (is_fresh)
 			add_losses(own, &all->of[!part][i]);
 		add_losses(sum, own);
-		evs += own->evs > 0;
+		evs -= less_mask(0, own->evs); /* one more, if it has any */
 	}
 	for (i = 0; i < settings.planes && i < MRC_MAX_PLANES; i++) {
 		own = &scratch->loss[i];

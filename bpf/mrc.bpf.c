@@ -348,7 +348,7 @@ int mrc_sweep(struct __sk_buff *skb)
 	if (!begin_sweep_report(&s, peer, reports) ||
 	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(s.request.counts), 0))
 		return s.sent;
-	return s.sent + send_request(skb, s.node, &s.request);
+	return s.sent + send_request(skb, &s.request);
 }
 
 /* Run a tick, by BPF_PROG_TEST_RUN with any packet of sufficient size. Returns the time to the next in µs. */

@@ -12,13 +12,7 @@
 #include <linux/ipv6.h>
 #include <linux/udp.h>
 
-#include "mrc_abi.h"
-
-/* Hide a value from the compiler. Then it does not move a check away from the register that is used, fold two checks
- * into one of a difference, or drop a mask that it can prove redundant. Verifiers prove less: that of 6.12 does not
- * bound the result of a byte swap.
- */
-#define OPAQUE(value) asm volatile("" : "+r"(value))
+#include "arith.h"
 
 #define VLAN_VID_MASK 0x0fff /* in a tag control information field */
 #define NEXTHDR_ROUTING 43 /* RFC 8200 §4.4 */

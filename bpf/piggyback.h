@@ -102,7 +102,7 @@ static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct m
 	requested_ns = *(volatile __u64 *)&reports->requested_ns;
 	if (!is_report_due(reports, rotation, r->now, requested_ns, gap_us) || !can_piggyback(skb))
 		return 0;
-	r->number = report_ev(peer, r->host_id, reports, linked_planes(self, peer));
+	r->number = report_ev(r->host_id, linked_planes(self, peer));
 	if (r->number == NO_SLOT)
 		return 0;
 	if (!can_pay_for_probe(skb, rotation, r->now)) {

@@ -201,7 +201,7 @@ static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scr
 	key = receiving_key(auth, c->mrc.key_id, &reason);
 	if (!key)
 		return accept_untagged(auth, c->mrc.key_id, reason);
-	if (probe_tag(key, c) != c->mrc.auth)
+	if (probe_tag(key[0], key[1], c) != c->mrc.auth)
 		return MRC_DROP_BAD_TAG;
 	if (c->mrc.flags & MRC_FLAG_DIAGNOSTIC) /* it is only answered */
 		return MRC_DROP_NONE;

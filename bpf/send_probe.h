@@ -85,13 +85,16 @@ static __always_inline int is_report_window_full(const struct mrc_reports *repor
 }
 
 /* Begin a report: mark what has been sent on each EV. `requested_ns` is when the previous one was requested. Returns 1
- * if this CPU is to send the request.
+ * if this CPU is to send the request. A global function: the verifier checks it once, not at each call.
  */
-static __noinline int begin_report(struct mrc_reports *reports, struct request *r, __u64 requested_ns)
+__noinline int begin_report(struct mrc_reports *reports, struct request *r, __u64 requested_ns)
 {
-	struct marking m = { .now = r->now };
+	struct marking m = {};
 	__u32 first;
 
+	if (!reports || !r)
+		return 0;
+	m.now = r->now;
 	if (__sync_val_compare_and_swap(&reports->requested_ns, requested_ns, r->now) != requested_ns)
 		return 0;
 	r->report_seq = __sync_fetch_and_add(&reports->report_seq, 1) + 1;
@@ -109,16 +112,21 @@ static __noinline int begin_report(struct mrc_reports *reports, struct request *
 	return 1;
 }
 
-/* Return the EV for the next request: usable EVs in turn over the planes. While no report returns, every other request
- * takes any EV: the usable ones may be dead, and only reports tell that others are not.
+/* Return the EV for the next request, or NO_SLOT: usable EVs in turn over the planes. While no report returns, every
+ * other request takes any EV: the usable ones may be dead, and only reports tell that others are not. A global
+ * function, as begin_report().
  */
-static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, struct mrc_reports *reports,
-				       __u32 plane_mask)
+__noinline __u32 report_ev(__u32 host_id, __u32 plane_mask)
 {
-	__u32 cursor = reports->cursor++, slot;
+	struct mrc_reports *reports = reports_at(host_id);
+	struct mrc_peer *peer = peer_at(host_id);
 	struct choice choice = {};
 	const struct mrc_ev *ev;
+	__u32 cursor, slot;
 
+	if (!reports || !peer)
+		return NO_SLOT;
+	cursor = reports->cursor++;
 	if (cursor & 1 && is_report_window_full(reports)) {
 		slot = cursor / 2 % settings.planes * settings.evs_per_plane +
 		       cursor / 2 / settings.planes % peer->slots;
@@ -132,9 +140,9 @@ static __always_inline __u32 report_ev(struct mrc_peer *peer, __u32 host_id, str
 	return choice.plane * settings.evs_per_plane + choice.slot;
 }
 
-/* Fill in a request, and count it on its EV. Returns 0 or an error. */
+/* Fill in a request, and count it on its EV. `in_place`: as in tag_request(). Returns 0 or an error. */
 static __always_inline int fill_request(struct control *c, const struct mrc_node *self, struct mrc_ev *ev,
-					const struct request *r)
+					const struct request *r, int in_place)
 {
 	struct mrc_path_stats *stats = path_stats_at(ev_index(r->host_id, r->number));
 	struct mrc_auth *auth = auth_at(r->host_id);
@@ -156,7 +164,7 @@ static __always_inline int fill_request(struct control *c, const struct mrc_node
 	c->probe.counts = bpf_htons(r->counts);
 	c->probe.tx_ns = bpf_cpu_to_be64(r->now);
 	announce(&c->probe, auth, self);
-	tag_request(c, auth);
+	tag_request(c, auth, in_place);
 	return 0;
 }
 
@@ -187,8 +195,9 @@ static __always_inline __u8 probe_class(__u32 traffic_class)
 	return (traffic_class & ~ECN_MASK) | ECN_ECT0;
 }
 
-/* Write a request into the skb and send a clone of it. Returns 1 if it was sent. */
-static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
+/* Write a request into the skb and send a clone of it. Returns 1 if it was sent. `in_place`: as in tag_request(). */
+static __always_inline int send_request_in_place(struct __sk_buff *skb, const struct mrc_node *self,
+						 const struct request *r, int in_place)
 {
 	const struct mrc_reports *reports;
 	struct control control = {};
@@ -200,7 +209,7 @@ static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_
 	reports = reports_at(r->host_id);
 	if (reports)
 		p.traffic_class = probe_class(reports->traffic_class);
-	if (fill_request(&control, self, p.ev, r) || write_control(skb, &p, &control))
+	if (fill_request(&control, self, p.ev, r, in_place) || write_control(skb, &p, &control))
 		return 0;
 	if (p.plane->vlan && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), p.plane->vlan))
 		return 0;
@@ -211,6 +220,14 @@ static __always_inline int send_request(struct __sk_buff *skb, const struct mrc_
 	if (p.plane->vlan && bpf_skb_vlan_pop(skb))
 		return 0;
 	return sent;
+}
+
+/* The same. A global function, as begin_report(). */
+__noinline int send_request(struct __sk_buff *skb, const struct request *r)
+{
+	const struct mrc_node *self = node();
+
+	return r && self ? send_request_in_place(skb, self, r, 0) : 0;
 }
 
 /* Make room for headers and probe in front of a clone; ballast and counts replace the packet. */
@@ -250,7 +267,7 @@ static __always_inline int push_clone(struct __sk_buff *skb, const struct mrc_no
 	if (push_by(&p, r->host_id, r->number) || make_room(skb, outer_length(p.ev), r->counts))
 		return -1;
 	p.traffic_class = probe_class(r->traffic_class);
-	if (fill_request(&control, self, p.ev, r) || write_control(skb, &p, &control))
+	if (fill_request(&control, self, p.ev, r, 0) || write_control(skb, &p, &control))
 		return -1;
 	count_probe(r->kind);
 	return send_skb(skb, p.plane);
@@ -278,7 +295,7 @@ static long sweep_ev(__u64 i, void *context)
 	if (!stats || stats->probe_after_ns > s->request.now)
 		return 0;
 	s->request.number = number;
-	s->sent += send_request(s->skb, s->node, &s->request);
+	s->sent += send_request(s->skb, &s->request);
 	return 0;
 }
 
@@ -288,7 +305,7 @@ static __always_inline int begin_sweep_report(struct sweep *s, struct mrc_peer *
 	__u64 requested_ns;
 
 	s->request.now = now_ns();
-	s->request.number = report_ev(peer, s->request.host_id, reports, linked_planes(s->node, peer));
+	s->request.number = report_ev(s->request.host_id, linked_planes(s->node, peer));
 	requested_ns = *(volatile __u64 *)&reports->requested_ns;
 	return s->request.number != NO_SLOT && aged(s->request.now, requested_ns, reordering_window(reports)) &&
 	       aged(s->request.now, requested_ns, reports->rtt_ns / 2) &&

@@ -99,8 +99,7 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 plane_mask, 
 	__u32 i;
 
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
-		if (plane >= settings.planes)
-			plane = 0;
+		plane &= less_mask(plane, settings.planes); /* the first plane follows the last */
 		plane &= MRC_MAX_PLANES - 1; /* for the verifier */
 		out->plane = plane;
 		out->slot = NO_SLOT;

@@ -128,7 +128,7 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_reports *repor
 	}
 	if (t->watch->announce && --t->watch->announce)
 		set_peer_due_soon(t, t->clock->now_ns + timeout_ns); /* for the next part of the EVs */
-	if (!resize(t, t->sweep.request.counts) && send_request(t->sweep.skb, t->sweep.node, &t->sweep.request))
+	if (!resize(t, t->sweep.request.counts) && send_request(t->sweep.skb, &t->sweep.request))
 		t->sweep.sent += report_cost(t->sweep.request.counts);
 	charge_budget(t);
 	t->sweep.request.counts = 0;

@@ -100,7 +100,7 @@ static long handle_idle_peer(__u64 i, void *context)
 	reports->unpaid_packets += s->sent * PACKETS_PER_PROBE;
 	s->request.now = now;
 	if ((is_paid || is_trusted) && begin_sweep_report(s, peer, reports) &&
-	    send_request(s->skb, s->node, &s->request)) {
+	    send_request(s->skb, &s->request)) {
 		s->sent += report_cost(s->request.counts);
 		reports->unpaid_packets += is_paid ? 0 : BURST_PROBES * PACKETS_PER_PROBE;
 	}

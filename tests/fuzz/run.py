@@ -51,7 +51,7 @@ class Planted:
 
 PLANTED = {
     "outer": Planted("parse.h", "if (!TAKE(c, o->mrc))", "o->mrc = c->at, c->at = o->mrc + 1;\n\tif (0)"),
-    "probes": Planted("apply_reply.h", "if (reply_tag(key, scratch) != c->mrc.auth)", "if (0)"),
+    "probes": Planted("apply_reply.h", "if (reply_tag(key[0], key[1], scratch) != c->mrc.auth)", "if (0)"),
     "icmp": Planted("icmp.h", "if (!TAKE(c, ip6))", "ip6 = c->at, c->at = ip6 + 1;\n\tif (0)"),
     "push": Planted("inner.h", "if (!TAKE(&c, ip6))", "ip6 = c.at;\n\t\tif (0)"),
     "pop": Planted("headers.h", "if ((void *)(in6 + 1) > end)", "if (0)"),

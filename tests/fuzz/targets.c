@@ -52,12 +52,12 @@ static void tag(__u8 *at, __u32 length)
 
 		memcpy(&c->probe, at + sizeof(mrc), sizeof(c->probe));
 		if (mrc.type == MRC_PROBE_REQUEST) {
-			mrc.auth = probe_tag(keys[0], c);
+			mrc.auth = probe_tag(keys[0][0], keys[0][1], c);
 		} else if (counts_bytes(c) && length >= sizeof(*c) + MRC_BALLAST + counts_bytes(c)) {
 			memcpy(scratch->count, at + sizeof(*c) + MRC_BALLAST, counts_bytes(c));
-			mrc.auth = reply_tag(keys[0], scratch);
+			mrc.auth = reply_tag(keys[0][0], keys[0][1], scratch);
 		} else if (!c->probe.counts) {
-			mrc.auth = reply_tag(keys[0], scratch);
+			mrc.auth = reply_tag(keys[0][0], keys[0][1], scratch);
 		}
 	}
 	memcpy(at, &mrc, sizeof(mrc));

@@ -28,7 +28,7 @@ __u32 wrapped_lost(__u32 before, __s32 least, __s32 most) { return known_lost(be
 __u32 wrapped_bucket(__u64 value) { return bucket_of(value); }
 __u32 wrapped_grown(__u16 now, __u16 before) { return grown16(now, before); }
 __u32 wrapped_destination(const __u32 *address) { return dst_slot(address); }
-__u32 wrapped_pace(const __u64 *wait, const __u64 *burst) { return in_pace(wait, burst); }
+__u32 wrapped_pace(const __u64 *wait, const __u64 *burst, __u32 mask) { return in_pace(wait, burst, 8, mask); }
 __u32 wrapped_smoothed(__u32 pace, __u32 packets, __u64 ns) { return smoothed_pace(pace, packets, ns); }
 __u64 wrapped_window(__u64 window, __u32 late, __u32 least) { return arrival_window(window, late, least); }
 __u64 wrapped_hold(__u32 flaps, __u32 first, __u32 most) { return hold_down_ns(flaps, first, most); }
@@ -70,7 +70,7 @@ def arith(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lib.wrapped_seen.argtypes, lib.wrapped_seen.restype = [u64, u32, u32], u64
     lib.wrapped_siphash.argtypes, lib.wrapped_siphash.restype = [ctypes.c_char_p, ctypes.c_char_p, u32], u64
     lib.wrapped_grown.argtypes, lib.wrapped_grown.restype = [u16, u16], u32
-    lib.wrapped_pace.argtypes, lib.wrapped_pace.restype = [ctypes.POINTER(u64), ctypes.POINTER(u64)], u32
+    lib.wrapped_pace.argtypes, lib.wrapped_pace.restype = [ctypes.POINTER(u64), ctypes.POINTER(u64), u32], u32
     lib.wrapped_smoothed.argtypes, lib.wrapped_smoothed.restype = [u32, u32, u64], u32
     lib.wrapped_window.argtypes, lib.wrapped_window.restype = [u64, u32, u32], u64
     lib.wrapped_hold.argtypes, lib.wrapped_hold.restype = [u32, u32, u32], u64
@@ -274,7 +274,7 @@ def test_counts_that_wrap_grow_and_do_not_shrink(arith: ctypes.CDLL, now: int, b
 
 # ---- planes of unequal delay ----
 
-NEVER = 2**64 - 1
+LONGEST = 2**32 * 10_000_000  # ns: packets in flight times PACE_MAX_NS
 LATE = [  # window, delay of the EV, least delay of the others, resulting window
     (50_000, 0, 0, 50_000),
     (50_000, 100, 900_000, 50_000),
@@ -285,18 +285,21 @@ LATE = [  # window, delay of the EV, least delay of the others, resulting window
 ]
 
 
-def in_pace(arith: ctypes.CDLL, waits: list[int], burst: int = 100) -> set[int]:
-    values = waits + [NEVER] * (8 - len(waits))
+def in_pace(arith: ctypes.CDLL, waits: list[int | None], burst: int = 100) -> set[int]:
+    """Returns the planes in pace. `waits`: per plane; None excludes it."""
+    mask = sum(1 << i for i, wait in enumerate(waits) if wait is not None)
     array = ctypes.c_uint64 * 8
-    bits = arith.wrapped_pace(array(*values), array(*[burst] * 8))
+    bits = arith.wrapped_pace(array(*[wait or 0 for wait in waits]), array(*[burst] * 8), mask)
     return {i for i in range(8) if bits >> i & 1}
 
 
 def test_planes_keep_pace_if_they_start_before_the_earliest_ends(arith: ctypes.CDLL) -> None:
     assert in_pace(arith, [0, 0, 0, 0]) == {0, 1, 2, 3}
     assert in_pace(arith, [0, 50, 106, 107]) == {0, 1, 2}  # the tolerance is a sixteenth of a burst
-    assert in_pace(arith, [NEVER, 5000, NEVER, 9000]) == {1}
-    assert in_pace(arith, [NEVER, 5000, NEVER, 5400]) == {1, 3}
+    assert in_pace(arith, [None, 5000, None, 9000]) == {1}
+    assert in_pace(arith, [None, 5000, None, 5400]) == {1, 3}
+    assert in_pace(arith, [LONGEST, LONGEST - 200]) == {0, 1}
+    assert in_pace(arith, [LONGEST, None, 0]) == {2}
     assert in_pace(arith, [0, 1], burst=0) == {0}
     assert in_pace(arith, []) == set()
 
