@@ -19,6 +19,7 @@ from mrcd.config import cluster_file
 from mrcd.daemon.systemd import notify, report
 from mrcd.errors import MrcdError
 from mrcd.fabric import topology
+from mrcd.partial_imports import import_in_part
 from mrcd.state_dir import directory
 from mrcd.versions import SCHEMA_VERSION
 
@@ -83,6 +84,8 @@ def mrcd(
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     heap.use_one_arena()
     faulthandler.enable()  # systemd's watchdog sends SIGABRT to a daemon that hangs: the log then shows the stacks
+    for package in ("aiohttp", "pyroute2"):
+        import_in_part(package)
     from mrcd.daemon.run_dir import RunDir  # numpy
     from mrcd.fleet.source import FileSource, first_file
 

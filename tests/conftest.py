@@ -14,6 +14,9 @@ from labkit.cluster.patience import EMULATED
 # A shell starts background jobs with SIGINT ignored, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Otherwise every daemon and every mrcctl that tests start compiles all of mrcd.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 TESTS = Path(__file__).parent
 LONG_FIRST = ("kernels/test_kernels.py", "lab/", "fuzz/", "packet/", "unit/")
 """Beginnings of test files' paths, in the order in which workers take the files: no long one is left to the end."""

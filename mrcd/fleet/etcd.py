@@ -260,7 +260,7 @@ def _changes(document: Any) -> list[Change]:
     return [Change(_key(e["kv"]), None if e.get("type") == "DELETE" else _value(e["kv"])) for e in events]
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def _lines(stream: "aiohttp.StreamReader") -> AsyncIterator[bytes]:
     """Yield lines of any length; aiohttp's own are bounded by a small buffer."""
     parts: list[bytes] = []
     size = 0

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
-from pyroute2 import AsyncIPRoute
 from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
+from pyroute2.iproute import AsyncIPRoute
 from pyroute2.netlink import rtnl
 from pyroute2.netlink.exceptions import NetlinkError
 

@@ -71,7 +71,7 @@ def tcx(ifindex: int, point: str) -> list[int]:
 
 async def _filters(ifindex: int, point: str) -> list[Program]:
     """Returns the clsact filters in the order of their priorities. A filter that is not bpf is named by its kind."""
-    from pyroute2 import AsyncIPRoute
+    from pyroute2.iproute import AsyncIPRoute
 
     found: dict[tuple[int, int, str], None] = {}
     async with AsyncIPRoute() as ipr:

@@ -12,8 +12,8 @@ import pytest
 
 MRCD = Path(__file__).parents[2] / "mrcd"
 LAYERS = (
-    "clock errors heap lock_file versions|state_dir config|fabric|kernel|auth|net|health|view|denials|fleet|daemon|api"
-    "|main|planner fleet_links fleet_check prometheus|ctl"
+    "clock errors heap lock_file partial_imports versions|state_dir config|fabric|kernel|auth|net|health|view|denials"
+    "|fleet|daemon|api|main|planner fleet_links fleet_check prometheus|ctl"
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS.split("|")) for name in names.split()}
 FORBIDDEN = {("ctl", "mrcd.daemon.daemon")}  # mrcctl works without the daemon's code

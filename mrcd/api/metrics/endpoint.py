@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -13,11 +14,13 @@ from mrcd.api.metrics.collector import TablesCollector
 from mrcd.api.metrics.fabric_sums import FabricCollector
 from mrcd.api.metrics.page import Page
 from mrcd.api.metrics.readiness import ReadinessCollector
-from mrcd.api.metrics.web_config import WebConfig
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon.daemon import Daemon
 from mrcd.errors import MachineError
 from mrcd.fleet.source import FileSource
+
+if TYPE_CHECKING:
+    from mrcd.api.metrics.web_config import WebConfig
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -32,7 +35,7 @@ HEADERS = {
 """Headers of all answers."""
 
 
-def application(routes: Iterable[web.RouteDef], web_config: WebConfig | None) -> web.Application:
+def application(routes: Iterable[web.RouteDef], web_config: "WebConfig | None") -> web.Application:
     """Return the application with these routes, all behind the password, as are paths that do not exist."""
 
     @web.middleware
@@ -70,7 +73,11 @@ class Endpoint:
 
     def __init__(self, daemon: Daemon, source: FileSource, settings: Metrics) -> None:
         self._settings = settings
-        self._web_config = WebConfig(settings.web_config) if settings.web_config else None
+        self._web_config: WebConfig | None = None
+        if settings.web_config:
+            from mrcd.api.metrics import web_config  # yaml
+
+            self._web_config = web_config.WebConfig(settings.web_config)
         registry = CollectorRegistry()
         registry.register(TablesCollector(daemon))
         registry.register(ReadinessCollector(daemon, source))
