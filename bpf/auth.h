@@ -63,20 +63,24 @@ static __always_inline void add_probe(struct siphash *s, const struct mrc_probe 
 	siphash_word(s, words[3]);
 }
 
-/* Return the tag of a probe without counts, by a key of two words. A global function, as reply_tag(): the verifier
- * checks it once, not at each call.
- */
-__noinline __u64 probe_tag(__u64 key0, __u64 key1, const struct control *c)
+/* Return the tag of a probe without counts. */
+static __always_inline __u64 probe_tag_in_place(const __u64 *key, const struct control *c)
 {
-	__u64 key[] = { key0, key1 };
 	struct siphash s;
 
-	if (!c)
-		return 0;
 	siphash_begin(&s, key);
 	add_header(&s, &c->mrc);
 	add_probe(&s, &c->probe);
 	return siphash_read(siphash_end(&s, TAGGED_BYTES + sizeof(c->probe)));
+}
+
+/* The same, by the two words of a key. A global function, as reply_tag(): the verifier checks it once, not at each call.
+ */
+__noinline __u64 probe_tag(__u64 key0, __u64 key1, const struct control *c)
+{
+	__u64 key[] = { key0, key1 };
+
+	return c ? probe_tag_in_place(key, c) : 0;
 }
 
 /* A report under a tag. */
@@ -142,12 +146,12 @@ static __always_inline void announce(struct mrc_probe *probe, const struct mrc_a
 	probe->fingerprint = bpf_htons(settings.fingerprint);
 }
 
-/* Tag a complete request. */
-static __always_inline void tag_request(struct control *c, const struct mrc_auth *auth)
+/* Tag a complete request. `in_place`: without a call, where the caller's stack has no room for one more. */
+static __always_inline void tag_request(struct control *c, const struct mrc_auth *auth, int in_place)
 {
 	const __u64 *key = sending_key(auth, &c->mrc);
 
-	c->mrc.auth = key ? probe_tag(key[0], key[1], c) : 0;
+	c->mrc.auth = !key ? 0 : in_place ? probe_tag_in_place(key, c) : probe_tag(key[0], key[1], c);
 }
 
 /* Tag the complete reply in `scratch`. */

@@ -140,9 +140,9 @@ __noinline __u32 report_ev(__u32 host_id, __u32 plane_mask)
 	return choice.plane * settings.evs_per_plane + choice.slot;
 }
 
-/* Fill in a request, and count it on its EV. Returns 0 or an error. */
+/* Fill in a request, and count it on its EV. `in_place`: as in tag_request(). Returns 0 or an error. */
 static __always_inline int fill_request(struct control *c, const struct mrc_node *self, struct mrc_ev *ev,
-					const struct request *r)
+					const struct request *r, int in_place)
 {
 	struct mrc_path_stats *stats = path_stats_at(ev_index(r->host_id, r->number));
 	struct mrc_auth *auth = auth_at(r->host_id);
@@ -164,7 +164,7 @@ static __always_inline int fill_request(struct control *c, const struct mrc_node
 	c->probe.counts = bpf_htons(r->counts);
 	c->probe.tx_ns = bpf_cpu_to_be64(r->now);
 	announce(&c->probe, auth, self);
-	tag_request(c, auth);
+	tag_request(c, auth, in_place);
 	return 0;
 }
 
@@ -195,22 +195,21 @@ static __always_inline __u8 probe_class(__u32 traffic_class)
 	return (traffic_class & ~ECN_MASK) | ECN_ECT0;
 }
 
-/* Write a request into the skb and send a clone of it. Returns 1 if it was sent. A global function, as begin_report().
- */
-__noinline int send_request(struct __sk_buff *skb, const struct request *r)
+/* Write a request into the skb and send a clone of it. Returns 1 if it was sent. `in_place`: as in tag_request(). */
+static __always_inline int send_request_in_place(struct __sk_buff *skb, const struct mrc_node *self,
+						 const struct request *r, int in_place)
 {
-	const struct mrc_node *self = node();
 	const struct mrc_reports *reports;
 	struct control control = {};
 	struct push p = {};
 	int sent;
 
-	if (!r || !self || push_by(&p, r->host_id, r->number) || !(self->plane_mask & (1u << (p.ev->plane & 31))))
+	if (push_by(&p, r->host_id, r->number) || !(self->plane_mask & (1u << (p.ev->plane & 31))))
 		return 0;
 	reports = reports_at(r->host_id);
 	if (reports)
 		p.traffic_class = probe_class(reports->traffic_class);
-	if (fill_request(&control, self, p.ev, r) || write_control(skb, &p, &control))
+	if (fill_request(&control, self, p.ev, r, in_place) || write_control(skb, &p, &control))
 		return 0;
 	if (p.plane->vlan && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), p.plane->vlan))
 		return 0;
@@ -221,6 +220,14 @@ __noinline int send_request(struct __sk_buff *skb, const struct request *r)
 	if (p.plane->vlan && bpf_skb_vlan_pop(skb))
 		return 0;
 	return sent;
+}
+
+/* The same. A global function, as begin_report(). */
+__noinline int send_request(struct __sk_buff *skb, const struct request *r)
+{
+	const struct mrc_node *self = node();
+
+	return r && self ? send_request_in_place(skb, self, r, 0) : 0;
 }
 
 /* Make room for headers and probe in front of a clone; ballast and counts replace the packet. */
@@ -260,7 +267,7 @@ static __always_inline int push_clone(struct __sk_buff *skb, const struct mrc_no
 	if (push_by(&p, r->host_id, r->number) || make_room(skb, outer_length(p.ev), r->counts))
 		return -1;
 	p.traffic_class = probe_class(r->traffic_class);
-	if (fill_request(&control, self, p.ev, r) || write_control(skb, &p, &control))
+	if (fill_request(&control, self, p.ev, r, 0) || write_control(skb, &p, &control))
 		return -1;
 	count_probe(r->kind);
 	return send_skb(skb, p.plane);
