@@ -2,7 +2,6 @@
 """Tests what Python repeats of the headers in bpf/: enumerators, packets and constants."""
 
 import ctypes
-import subprocess
 from collections.abc import Iterator
 from enum import IntEnum, IntFlag
 from ipaddress import IPv6Address
@@ -21,8 +20,7 @@ from mrcd.fabric import srv6, topology, wire
 from mrcd.fabric.wire import MRC, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi, btf, enums, object_file
 from tests.cluster_files import host
-
-BPF = Path(__file__).parents[2] / "bpf"
+from tests.unit.c_functions import build
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +138,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED STATUS_PLAIN REPORT_EVS BALLAST REPORTS_KEPT REPORT_SLOTS WEIGHT_FULL"
     more += " HEARD_AGAIN BUCKETS DST_ENTRIES REPLAY_WORDS STATUS_TAGS_ONLY"
     lines = [f"const unsigned {n} = MRC_{n};" for n in f"{names} {more}".split()]
-    directory = tmp_path_factory.mktemp("constants")
-    source, library = directory / "constants.c", directory / "constants.so"
-    source.write_text("\n".join(['#include "mrc_abi.h"', *lines, ""]))
-    subprocess.run(["cc", "-shared", "-fPIC", f"-I{BPF}", source, "-o", library], check=True)
-    return ctypes.CDLL(str(library))
+    return build(tmp_path_factory.mktemp("constants"), "\n".join(['#include "mrc_abi.h"', *lines, ""]))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Share
 from mrcd.health.diagnosis.watch import CauseWatch
 from mrcd.health.events import EventLog, log_line
 from mrcd.kernel.enums import EvState, Reason
-from tests.unit.test_diagnosis import GONE, Host
+from tests.unit.diagnosed_host import GONE, Host
 
 
 class Watched:

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the kernel's histograms: buckets against bpf/arith.h, quantiles, and the bars."""
+"""Tests the kernel's histograms: quantiles, sums, and the bars."""
 
-import ctypes
 import random
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,31 +11,7 @@ from mrcd.ctl.commands import histograms as bars
 from mrcd.kernel import abi, enums, histograms
 from mrcd.kernel.histograms import Durations
 
-BPF = Path(__file__).parents[2] / "bpf"
 LARGEST = 2**64 - 1
-
-
-@pytest.fixture(scope="module")
-def bucket_of(tmp_path_factory: pytest.TempPathFactory) -> "ctypes._NamedFuncPointer":
-    directory = tmp_path_factory.mktemp("buckets")
-    source, library = directory / "b.c", directory / "b.so"
-    source.write_text('#include "arith.h"\n__u32 wrapped(__u64 value) { return bucket_of(value); }\n')
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-Wall", "-Werror", f"-I{BPF}", source, "-o", library], check=True)
-    function = ctypes.CDLL(str(library)).wrapped
-    function.argtypes, function.restype = [ctypes.c_uint64], ctypes.c_uint32
-    return function
-
-
-def test_bucket_bounds_equal_those_of_the_programs(bucket_of: "ctypes._NamedFuncPointer") -> None:
-    last = bucket_of(LARGEST)
-    assert last < abi.BUCKETS
-    for b in range(last + 1):
-        assert bucket_of(histograms.lowest(b)) == bucket_of(histograms.highest(b)) == b
-    assert histograms.highest(last) == LARGEST
-    rng = random.Random(1)
-    for _ in range(2000):
-        value = rng.getrandbits(rng.randrange(1, 65))
-        assert histograms.lowest(bucket_of(value)) <= value <= histograms.highest(bucket_of(value))
 
 
 def counts(*values: int) -> NDArray[np.uint64]:
