@@ -107,7 +107,7 @@ class Host(Arrays):
         self.links["tx_ns"] = self.links["rx_ns"] = self.now
         return self
 
-    def lose(self, plane: int, *t1s: int | None, ago_s: float = 60) -> "Host":
+    def lose_probes(self, plane: int, *t1s: int | None, ago_s: float = 60) -> "Host":
         """Lets no probe of these links come back any more."""
         for t1 in t1s:
             self.links["rx_ns"][number(plane, t1)] = self.now - int(ago_s * S)

@@ -212,11 +212,12 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
     "EVs alone": (lambda: Host(SMALL).set("link:1:1:2"), ["t1 t1:1:2 or link:1:0:2 or link:1:1:2"], []),
     "the T1 answers": (lambda: Host(SMALL).with_links().set("link:1:1:2"), ["link link:1:1:2"],
                        ["Plane 1: the link between T0 1 and T1 2 lets nothing through: 3 of 3 EVs"]),
-    "the T1 does not": (lambda: Host(SMALL).with_links().set("t1:1:2").lose(1, 2), [T1_OR], []),
-    "since a moment": (lambda: Host(SMALL).with_links().set("t1:1:2").lose(1, 2, ago_s=3), [T1_OR], []),
+    "the T1 does not": (lambda: Host(SMALL).with_links().set("t1:1:2").lose_probes(1, 2), [T1_OR], []),
+    "since a moment": (lambda: Host(SMALL).with_links().set("t1:1:2").lose_probes(1, 2, ago_s=3), [T1_OR], []),
     "the T0 answers: it has lost its T1s": (
-        lambda: Host().with_links().set("plane:1").lose(1, 0, 1, 2, 3), ["own_t0 t0:1:0"], []),
-    "the T0 does not answer": (lambda: Host().with_links().set("plane:1").lose(1, None, 0, 1, 2, 3), [CABLE_1], []),
+        lambda: Host().with_links().set("plane:1").lose_probes(1, 0, 1, 2, 3), ["own_t0 t0:1:0"], []),
+    "the T0 does not answer": (
+        lambda: Host().with_links().set("plane:1").lose_probes(1, None, 0, 1, 2, 3), [CABLE_1], []),
     "younger than the last probe's return": (
         lambda: Host(SMALL).with_links().set("link:1:1:2", ago_s=0.2), ["t1 t1:1:2 or link:1:0:2 or link:1:1:2"], []),
     "no probe ever came back": (

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the grey-loss test: its detections, its speed, and its false alarms."""
+"""Tests the grey-loss test: its detections, its speed, its false alarms, and the memory that it takes."""
 
 import math
+import mmap
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from mrcd.config.cluster_file import Health
 from mrcd.health import grey_loss
-from mrcd.health.grey_loss import Alarm, Grey
+from mrcd.health.grey_loss import Alarm, Grey, zeros
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
@@ -336,3 +338,13 @@ def test_counts_of_lossy_reports_wrap() -> None:
     w.reports["judged"] += 800
     w.watch.find_alarms(w.now + 70 * S)
     assert w.read == [[1]]
+
+
+def test_lazy_arrays_take_memory_where_they_are_written_only() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    found = zeros((1 << 25,), np.int64)  # 256 MB
+    found[:: 1 << 20] = 1
+    assert resident() - before < 8 << 20
