@@ -29,14 +29,6 @@ def types() -> Iterator[int]:
         yield found
 
 
-def test_a_layout_has_offsets_signs_and_dimensions() -> None:
-    assert abi.CLOCK["budget"] == np.int64
-    assert abi.CLOCK["busy"] == np.uint32
-    assert abi.PEER["address"].shape == (abi.MAX_PLANES, 16)
-    assert abi.PEER.fields is not None
-    assert abi.PEER.fields["usable"][1] == 16
-
-
 def test_an_object_of_another_version_has_no_layouts(types: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(abi, "ABI_VERSION", abi.ABI_VERSION + 1)
     with pytest.raises(MachineError, match=rf"ABI version {abi.ABI_VERSION - 1}, this mrcd needs {abi.ABI_VERSION}"):
@@ -75,12 +67,6 @@ def enumerators(types: int, name: str, prefix: str) -> dict[str, int]:
 def test_enum(types: int, name: str) -> None:
     python, prefix = ENUMS[name]
     assert enumerators(types, name, prefix) == {e.name: e.value for e in python}
-
-
-def test_types_of_packets(types: int) -> None:
-    found = enumerators(types, "mrc_type", "MRC_")
-    assert {v: n.lower().replace("_", " ") for n, v in found.items()} == wire.TYPES
-    assert found == {"DATA": wire.DATA, "PROBE_REQUEST": wire.PROBE_REQUEST, "PROBE_REPLY": wire.PROBE_REPLY}
 
 
 # ---- the wire ----

@@ -20,7 +20,8 @@ from mrcd.kernel.attachments import without_daemon
 from mrcd.kernel.links import Attachment
 from mrcd.kernel.ring_buffer import records
 from mrcd.net.hooks import Port
-from tests.unit.test_hooks import HONEST, link
+from tests.unit.interfaces import link
+from tests.unit.test_hooks import HONEST
 
 REFUSED = KernelError("attach mrc_pop", 16)
 

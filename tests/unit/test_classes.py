@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests [[classes]] in the cluster file, and the settings that the programs get."""
 
-import time
 from typing import Any
 
 import pytest
 
 from labkit.cluster.fabric import Parameters, cluster_text
-from mrcd.config import cluster_file, toml_text
+from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.errors import ConfigError
 from mrcd.fabric import topology
 from mrcd.kernel import enums, settings
 from mrcd.kernel.pinned import prefix_key
-from tests.cluster_files import host
 
 FLOWLET, PINNED = enums.Policy.FLOWLET, enums.Policy.PINNED
 CLUSTER = cluster_text("test", Parameters())
@@ -63,22 +61,6 @@ def test_the_first_of_two_overlapping_destination_classes_wins() -> None:
         assert value(found, bytes([10, 100, 2, 128]), 25) == (2, policy)
 
 
-def test_many_classes_in_a_large_cluster_are_computed_fast() -> None:
-    """The check runs in the event loop. A comparison of each host with each class took minutes."""
-    many, hosts = 200, range(1000)
-    text = "[cluster]\nt0s = 63\nevs_per_peer = 4\n"
-    for n in hosts:
-        text += host(n, t0=n // 16, port=n % 16, prefixes=f'["10.{n // 250}.{n % 250}.0/24"]')
-    wanted = ", ".join(f'"10.{n // 250}.{n % 250}.7/32"' for n in hosts[-many:])
-    parsed = cluster_file.parse(f'{text}[[classes]]\npolicy = "pinned"\nprefixes = [{wanted}]\n')
-    large = topology.plan(parsed, "h0")
-    began = time.process_time()
-    found = write_tables.prefixes(large)
-    assert time.process_time() - began < 2
-    assert len(found) == len(hosts) + many
-    assert value(found, bytes([10, 3, 249, 7]), 32) == (999, PINNED)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -95,9 +77,3 @@ def test_invalid_classes_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         cluster_file.parse(f"{CLUSTER}[[classes]]\n{text}\n")
     assert words in str(caught.value)
-
-
-def test_the_effective_configuration_has_the_classes() -> None:
-    text = '[[classes]]\npolicy = "pinned"\nports = [1, "5-6"]\n'
-    shown = "\n".join(toml_text.lines(toml_text.effective(plan(text).config), defaults=True))
-    assert cluster_file.parse(shown).classes == plan(text).config.classes

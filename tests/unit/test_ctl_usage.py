@@ -202,10 +202,6 @@ def test_completion_shows_no_errors(
         assert complete(monkeypatch, mrcctl, words) == []
 
 
-def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert complete(monkeypatch, mrcctl, "mrcctl deny --peer ") == []
-
-
 # ---- start-up ----
 
 

@@ -174,12 +174,3 @@ def test_lines_of_json(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert [p["tx_packets_per_s"] for p in (first["peers"][0], second["peers"][0])] == [0, 0]
     assert [(p["ev"], p["state"]) for p in second["worst"]] == [(6, "ASSUMED_BAD")]
     assert (first["worst"][0]["tx_packets_per_s"], second["worst"][0]["tx_packets_per_s"]) == (None, 0)
-
-
-def test_watch_without_a_daemon_or_tables_is_an_error(mrcctl: Callable[..., Result]) -> None:
-    result = mrcctl("watch", "-c", "1")
-    assert result.exit_code == 2
-    assert result.stderr.startswith("mrcctl: mrcd is not running, and no usable ")
-
-
-# ---- in a narrow terminal ----

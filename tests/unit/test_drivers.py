@@ -5,11 +5,7 @@ import pytest
 
 from mrcd.net import drivers
 from mrcd.net.drivers import MANGLE_ID, RX_CHECKSUM, UDP_TUNNEL, Device
-from mrcd.net.messages import Link
-
-
-def link(kind: str | None = None) -> Link:
-    return Link("p0", 2, "02:00:00:00:00:01", True, True, 9100, kind, None, 0, noarp=False)
+from tests.unit.interfaces import link
 
 
 @pytest.mark.parametrize(
@@ -43,9 +39,9 @@ def test_native_xdp_is_used_where_it_helps(driver: str | None, offloads: dict[st
     ],
 )
 def test_drivers_with_trusted_checksums(kind: str | None, driver: str | None, point: str, trusted: bool) -> None:
-    assert drivers.trusts_outer_checksum(link(kind), Device(driver, {RX_CHECKSUM: True}), point) is trusted
-    assert drivers.trusts_outer_checksum(link(kind), Device(driver), point) is trusted  # the kernel does not tell
-    assert not drivers.trusts_outer_checksum(link(kind), Device(driver, {RX_CHECKSUM: False}), point)
+    assert drivers.trusts_outer_checksum(link(kind=kind), Device(driver, {RX_CHECKSUM: True}), point) is trusted
+    assert drivers.trusts_outer_checksum(link(kind=kind), Device(driver), point) is trusted  # the kernel does not tell
+    assert not drivers.trusts_outer_checksum(link(kind=kind), Device(driver, {RX_CHECKSUM: False}), point)
 
 
 CAN = frozenset({UDP_TUNNEL, MANGLE_ID})
@@ -88,14 +84,14 @@ def test_an_offload_that_cannot_be_switched_is_no_remedy() -> None:
 
 @pytest.mark.parametrize("kind", ["bond", "macvlan", "vlan"])
 def test_segmentation_below_a_stacked_interface_is_unknown(kind: str) -> None:
-    assert drivers.segmentation(link(kind), Device(None, ON), srh=False, udp_port=4797).where == "unknown"
+    assert drivers.segmentation(link(kind=kind), Device(None, ON), srh=False, udp_port=4797).where == "unknown"
 
 
 def test_a_virtual_link_leaves_bursts_whole() -> None:
-    assert drivers.segmentation(link("veth"), Device(), srh=False, udp_port=4797).where == "whole"
+    assert drivers.segmentation(link(kind="veth"), Device(), srh=False, udp_port=4797).where == "whole"
 
 
 def test_nics_that_get_bursts_of_two_tunnels() -> None:
-    assert drivers.accepts_nested_tunnels(link("veth"), Device(None, ON))
+    assert drivers.accepts_nested_tunnels(link(kind="veth"), Device(None, ON))
     assert drivers.accepts_nested_tunnels(link(), Device("e1000e", {UDP_TUNNEL: False}))
     assert not drivers.accepts_nested_tunnels(link(), Device("ice", {"tx-gre-segmentation": True}))

@@ -91,11 +91,6 @@ def test_the_tail_at_its_ends() -> None:
     assert grey_loss.tail(100_000, 1 / 16, 6250) == pytest.approx(0.5, abs=0.01)
 
 
-def test_the_threshold_in_the_docstring_is_right() -> None:
-    assert grey_loss.threshold(Health(), 16) == pytest.approx(4e-10, rel=0.02)
-    assert grey_loss.tail(8, 1 / 16, 8) < grey_loss.threshold(Health(), 16) < grey_loss.tail(7, 1 / 16, 7)
-
-
 # ---- error rates ----
 
 
@@ -205,10 +200,6 @@ def test_losses_before_a_failure_do_not_count_after_the_return() -> None:
     f.loss[0] = 0.0
     f.evs["state"][0, 0], f.evs["state_since_ns"][0, 0] = EvState.GOOD, f.now + 1
     assert f.seconds(100) == []
-
-
-def test_loss_above_a_lower_ratio_is_found() -> None:
-    assert Flow([0.0001] + [0.0] * 15, grey_ratio=0.00003).until_found(128) <= 128
 
 
 def test_revoked_losses_do_not_count() -> None:
@@ -348,3 +339,7 @@ def test_lazy_arrays_take_memory_where_they_are_written_only() -> None:
     found = zeros((1 << 25,), np.int64)  # 256 MB
     found[:: 1 << 20] = 1
     assert resident() - before < 8 << 20
+
+
+def test_loss_above_a_lower_ratio_is_found() -> None:
+    assert Flow([0.0001] + [0.0] * 15, grey_ratio=0.00003).until_found(128) <= 128

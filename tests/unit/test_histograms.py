@@ -53,20 +53,6 @@ def every() -> NDArray[np.uint64]:
     return found
 
 
-def test_documents() -> None:
-    docs = histograms.documents(every(), 2)
-    assert [(d["histogram"], d["plane"], d["unit"], d["count"]) for d in docs] == [
-        ("detection", None, "ns", 3),
-        ("packets_before_detection", None, "packets", 2),
-        ("reinstatement", None, "ns", 0),
-        ("rtt", 0, "ns", 0),
-        ("rtt", 1, "ns", 1),
-    ]
-    assert docs[1]["buckets"] == [{"from": 0, "to": 0, "count": 1}, {"from": 5, "to": 5, "count": 1}]
-    assert (docs[1]["p50"], docs[1]["max"]) == (0, 5)
-    assert (docs[3]["p50"], docs[3]["buckets"]) == (None, [])
-
-
 def test_bars() -> None:
     lines = bars.histogram_lines(histograms.documents(every(), 2))
     assert lines == [

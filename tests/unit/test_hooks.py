@@ -3,7 +3,7 @@
 
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -16,20 +16,9 @@ from mrcd.net.drivers import Device
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Link
 from mrcd.net.offloads import ReceiveChecksums
+from tests.unit.interfaces import link
 
 NOTHING_OFF = ReceiveChecksums(Path(os.devnull, offloads.FILE))
-
-
-def link(name: str, ifindex: int, **other: object) -> Link:
-    fields: dict[str, Any] = {
-        "kind": None,
-        "lower": None,
-        "vlan": 0,
-        "noarp": False,
-        "up": True,
-        "enabled": True,
-    } | other
-    return Link(name=name, ifindex=ifindex, mac="02:00:00:00:00:01", mtu=9100, **fields)
 
 
 def by_name(*links: Link) -> dict[str, Link]:
@@ -260,11 +249,6 @@ def test_push_sits_before_or_behind_segmentation() -> None:
     assert len(names) == 2
 
 
-def test_requests_leave_by_the_other_end_of_mrc0_in_either_granularity() -> None:
-    """mrc_push may be at its ingress: piggybacked probes leave through its egress."""
-    assert hooks.probe_attachment(link("pmrc0", 6)) == Attachment("probe-egress", "mrc_probe", "pmrc0", 6, "egress")
-
-
 @pytest.mark.parametrize(
     ("granularity", "kinds", "merged"),
     [
@@ -327,16 +311,6 @@ def test_strict_reverse_path_filters_become_loose(
     root = sysctls(tmp_path, before)
     loosen(root, "p0", "p1")
     assert read(root) == {"default": "0"} | after
-
-
-def test_values_that_are_right_are_not_written(tmp_path: Path) -> None:
-    root = sysctls(tmp_path, {"p0": "1"})
-    loosen(root, "p0")
-    files = [p for p in root.rglob("*") if p.is_file()]
-    for file in files:
-        os.utime(file, (1, 1))
-    loosen(root, "p0")
-    assert {p.stat().st_mtime for p in files} == {1}
 
 
 def test_programs_of_another_version_count_as_attached(tmp_path: Path) -> None:

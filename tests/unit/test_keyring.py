@@ -73,15 +73,6 @@ def test_the_tag_is_that_of_the_papers_reference_code() -> None:
     assert int.from_bytes(tag(bytes(range(16)), bytes(range(15))), "little") == 0xA129CA6149BE45E5
 
 
-def test_the_first_secret_is_used_at_once_in_both_directions() -> None:
-    host = Host()
-    host.use(AuthMode.REQUIRED, A)
-    assert (host.accepted(), host.sends_with(1), host.auths["mode"][1]) == ({1}, 1, AuthMode.REQUIRED)
-    assert (host.auths["tx_key"][1, 0] == as_words(pair_key(A.secret, 0, 1))).all()
-    assert (host.auths["rx_key"][1, 0] == as_words(pair_key(A.secret, 1, 0))).all()
-    assert not host.auths["tx_key"][3].any()
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations(["mine", "first", "second"])))
 def test_a_new_secret_is_used_when_both_have_it_in_any_order(order: tuple[str, ...]) -> None:
     host = Host()
@@ -498,14 +489,3 @@ def test_a_restart_recognises_keys_by_any_pair(changed: Secret) -> None:
         assert keys_of(host, 1, 1) == derived(changed.of(1), 1)
     else:
         assert (host.accepted(1), host.sends_with(1)) == (set(), 0)
-
-
-def test_a_restart_replaces_secrets_of_which_none_has_stayed(clock: list[float]) -> None:
-    host = Host()
-    host.use(AuthMode.REQUIRED, BOTH)
-    restarted(host, AuthMode.REQUIRED, Secret(1, b"", {1: T1, 2: T2}))
-    assert not host.ring.settled
-    clock[0] += 1
-    host.update()
-    assert [keys_of(host, row, 1) for row in (1, 2)] == [derived(T1, 1), derived(T2, 2)]
-    assert (host.auths["tx_id"][1, : abi.KEY_IDS] != 0).sum() == 1

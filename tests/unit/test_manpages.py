@@ -24,11 +24,6 @@ def test_the_pages_explain_states_files_and_examples(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "man" / "mrcd.toml.5").exists()
 
 
-def test_make_man_writes_them() -> None:
-    done = subprocess.run(["make", "-n", "man"], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert "scripts/deploy/manpages.py build/man" in done.stdout
-
-
 def test_wrong_arguments_are_no_traceback() -> None:
     assert manpages("--help").stdout.startswith("Usage: manpages.py [OPTIONS] DIRECTORY")
     done = manpages()

@@ -144,14 +144,6 @@ def test_only_peers_with_refused_packets_have_a_series(host: Host) -> None:
     assert [(series, n) for series, n in host.scrape().items() if series.startswith("mrc_peer_refused")] == [(name, 6)]
 
 
-def test_states_and_usable_evs(host: Host) -> None:
-    host.evs["state"][1, [0, 1]] = EvState.DENIED
-    host.peers["usable"][1, 0] = 0b1011 << 4
-    series = host.scrape()
-    assert [series[f'mrc_evs{{peer="h1",state="{s}"}}'] for s in ("GOOD", "DENIED", "SKIP")] == [6, 2, 0]
-    assert [series[f'mrc_usable_evs{{peer="h1",plane="{p}"}}'] for p in "01"] == [0, 3]
-
-
 def test_peers_that_were_heard(host: Host) -> None:
     host.peers["heard_ns"][1], host.peers["heard_ns"][2] = time.monotonic_ns(), time.monotonic_ns() - 4 * S
     series = host.scrape()
@@ -381,3 +373,11 @@ def test_the_page_lists_all_metrics() -> None:
             found[name] = (family.type, labels)
     rows = [m for m in ROW.finditer(PAGE.read_text(encoding="utf-8")) if not m[1].startswith("mrc_fabric_")]
     assert {m[1]: (m[2], set(re.findall(r"\w+", m[3]))) for m in rows} == found
+
+
+def test_states_and_usable_evs(host: Host) -> None:
+    host.evs["state"][1, [0, 1]] = EvState.DENIED
+    host.peers["usable"][1, 0] = 0b1011 << 4
+    series = host.scrape()
+    assert [series[f'mrc_evs{{peer="h1",state="{s}"}}'] for s in ("GOOD", "DENIED", "SKIP")] == [6, 2, 0]
+    assert [series[f'mrc_usable_evs{{peer="h1",plane="{p}"}}'] for p in "01"] == [0, 3]

@@ -48,10 +48,6 @@ def test_the_bcc_of_pypi_is_not_asked_for(setup_cfg: ConfigParser) -> None:
     assert "bcc" not in wanted.split()
 
 
-def test_the_object_is_package_data(setup_cfg: ConfigParser) -> None:
-    assert setup_cfg["options.package_data"]["mrcd"] == object_file.object_path().name
-
-
 def test_the_files_of_the_page_are_package_data(setup_cfg: ConfigParser) -> None:
     patterns = setup_cfg["options.package_data"]["mrcd.api.metrics"].split()
     for path in page.FILES.iterdir():

@@ -77,14 +77,6 @@ def test_an_empty_mask_is_restored_in_short_form(tmp_path: Path) -> None:
     assert file.read_text() == "0"
 
 
-def test_the_sysctl_is_restored_after_an_error(tmp_path: Path) -> None:
-    file = tmp_path / "rps_default_mask"
-    file.write_text("0\n")
-    with pytest.raises(ZeroDivisionError), rps.default_cpus({0, 1}, file):
-        _ = 1 // 0
-    assert file.read_text() == "0"
-
-
 def test_without_cpus_the_sysctl_is_not_written(tmp_path: Path) -> None:
     with rps.default_cpus(set(), tmp_path / "missing"):
         pass
@@ -108,3 +100,11 @@ def test_the_cpus_of_an_interface_are_read(tmp_path: Path) -> None:
     assert rps.cpus_of("other", tmp_path) is None
     (tmp_path / "lo/ifindex").write_text("7\n")  # one of that name, of another network namespace
     assert rps.cpus_of("lo", tmp_path) is None
+
+
+def test_the_sysctl_is_restored_after_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "rps_default_mask"
+    file.write_text("0\n")
+    with pytest.raises(ZeroDivisionError), rps.default_cpus({0, 1}, file):
+        _ = 1 // 0
+    assert file.read_text() == "0"

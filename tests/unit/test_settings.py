@@ -59,13 +59,13 @@ def test_reports_by_granularity(granularity: str, health: str, packets: int) -> 
     assert known(f'granularity = "{granularity}"', health)["probe_packets"] == packets
 
 
-@pytest.mark.parametrize(("value", "on"), [("strict", 1), ("off", 0)])
-def test_inner_addresses_are_checked_unless_that_is_off(value: str, on: int) -> None:
-    assert known(more=f'[overlay]\nsource_check = "{value}"')["source_check"] == on
-
-
 def test_the_loss_rule() -> None:
     s = known()
     assert (s["loss_any"], s["loss_ppm"], s["loss_samples"]) == (0, 20_000, 10)
     s = known("", 'loss_rule = "any"\nloss_ratio = 0.0000014\nloss_samples = 3')
     assert (s["loss_any"], s["loss_ppm"], s["loss_samples"]) == (1, 1, 3)
+
+
+@pytest.mark.parametrize(("value", "on"), [("strict", 1), ("off", 0)])
+def test_inner_addresses_are_checked_unless_that_is_off(value: str, on: int) -> None:
+    assert known(more=f'[overlay]\nsource_check = "{value}"')["source_check"] == on

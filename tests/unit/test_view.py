@@ -92,8 +92,8 @@ PATHS: list[tuple[dict[str, int], dict[str, Any]]] = [
     (BAD, {"hold_down_s": 3, "rtt_ns": None}),
     (BAD | {"loss_ns": NOW_NS - 60 * S}, {"hold_down_s": 0}),
     (BAD | {"state_since_ns": NOW_NS - 2 * S, "loss_ns": 0}, {"hold_down_s": 2}),
-    (BAD | {"good": 0}, {"hold_down_s": 4}),  # it does not decrease
-    (BAD | {"lag_ns": NOW_NS}, {"hold_down_s": 3}),  # what is missing may be late
+    (BAD | {"good": 0, "loss_ns": NOW_NS - 60 * S}, {"hold_down_s": 4}),  # it does not decrease
+    (BAD | {"good": 0, "state_since_ns": NOW_NS - 2 * S, "loss_ns": 0, "lag_ns": NOW_NS}, {"hold_down_s": 2}),  # late?
     *(({"weight": weight}, {"weight": weight / 8}) for weight in (1, 2, 4, 8)),
 ]  # fmt: skip
 
