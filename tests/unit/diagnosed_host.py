@@ -76,12 +76,6 @@ class Host(Arrays):
         self.evs["state_since_ns"][rows, evs] = self.now - int(ago_s * S)
         return self
 
-    def put(self, place: str, rows: Any, value: int) -> "Host":
-        """Gives rows of a table another value; place: table.field."""
-        table, field = place.split(".")
-        getattr(self, table)[field][rows] = value
-        return self
-
     def delay(self, target: str, delay_ns: int = 5_000_000) -> "Host":
         """Gives the EVs that cross a target more delay."""
         self.path_stats["extra_delay_ns"][self.where(target)] = delay_ns

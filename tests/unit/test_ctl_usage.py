@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -173,33 +174,24 @@ def test_completion_works_in_each_shell(mrcctl: Callable[..., Result], shell: st
     assert [word for word in words if word not in done.stdout] == []
 
 
-def complete(monkeypatch: pytest.MonkeyPatch, mrcctl: Callable[..., Result], words: str) -> list[str]:
-    monkeypatch.setenv("_MRCCTL_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
-    result = mrcctl()
-    assert result.stderr == ""
-    return [line.split(",")[1] for line in result.stdout.splitlines() if line]
-
-
-def test_completion_of_values(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, daemon: Daemon) -> None:
+def test_completion_of_values(complete: Callable[..., list[str]], daemon: Daemon) -> None:
     daemon.answers["/v1/peers"] = (200, [{"peer": "h2"}, {"peer": "h3"}, {"peer": "store1"}])
-    assert complete(monkeypatch, mrcctl, "mrcctl paths --peer h") == ["h2", "h3"]
-    assert complete(monkeypatch, mrcctl, "mrcctl paths --state AS") == ["ASSUMED_BAD"]
+    assert complete(*["mrcctl", "paths", "--peer", "h"]) == ["h2", "h3"]
+    assert complete(*["mrcctl", "paths", "--state", "AS"]) == ["ASSUMED_BAD"]
 
 
-def test_completion_of_abbreviated_commands(monkeypatch: pytest.MonkeyPatch, mrcctl: Callable[..., Result]) -> None:
-    assert complete(monkeypatch, mrcctl, "mrcctl tra --coun") == ["--count"]
-    assert complete(monkeypatch, mrcctl, "mrcctl de --forc") == []
+def test_completion_of_abbreviated_commands(complete: Callable[..., list[str]]) -> None:
+    assert complete(*["mrcctl", "tra", "--coun"]) == ["--count"]
+    assert complete(*["mrcctl", "de", "--forc"]) == []
 
 
-@pytest.mark.parametrize("answer", [(500, {"error": "no"}), (200, [{"other": 1}]), (200, 7)], ids=str)
-def test_completion_shows_no_errors(
-    mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, daemon: Daemon, answer: tuple[int, object]
-) -> None:
+@pytest.mark.parametrize("answer", [(500, {"error": "no"}), (200, [{"other": 1}]), (200, 7), None], ids=str)
+def test_completion_shows_no_errors(complete: Callable[..., list[str]], daemon: Daemon, answer: Any) -> None:
+    if answer is None:
+        daemon.stop()
     daemon.answers |= dict.fromkeys(("/v1/peers", "/v1/paths", "/v1/denials"), answer)
     for words in ("mrcctl deny --peer ", "mrcctl deny t", "mrcctl allow t"):
-        assert complete(monkeypatch, mrcctl, words) == []
+        assert complete(*words.split(" ")) == []
 
 
 # ---- start-up ----
