@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the settings that the programs get from the configuration: units and defaults."""
+"""Tests the settings that the programs get from the configuration, and [[classes]]."""
+
+from typing import Any
 
 import pytest
 
+from labkit.cluster.fabric import Parameters, cluster_text
 from mrcd.config import cluster_file
+from mrcd.daemon import write_tables
+from mrcd.errors import ConfigError
 from mrcd.fabric import topology
-from mrcd.kernel import settings
+from mrcd.kernel import enums, settings
+from mrcd.kernel.pinned import prefix_key
 from tests.cluster_files import host
 
 HOSTS = host(0, id=3) + host(1, id=4, t0=1)
@@ -56,4 +62,73 @@ def test_settings_by_the_cluster_file(cluster: str, more: str, made: dict[str, i
 def test_the_key_of_link_probes_and_the_rows_of_tables() -> None:
     plan = topology.plan(cluster_file.parse(HOSTS.join(("[cluster]\nt0s = 2\n", ""))), "h1")
     record = settings.settings(plan, link_key=bytes(range(16)), peers=72)
-    assert (record["link_key"].tobytes(), record["peers"]) == (bytes(range(16)), 72)
+    assert (record["link_key"].tobytes(), int(record["peers"])) == (bytes(range(16)), 72)
+
+
+# ---- classes ----
+
+
+FLOWLET, PINNED = enums.Policy.FLOWLET, enums.Policy.PINNED
+CLUSTER = cluster_text("test", Parameters())
+
+
+def plan(classes: str) -> topology.Plan:
+    return topology.plan(cluster_file.parse(CLUSTER + classes), "h0")
+
+
+def test_ports_ranges_and_dscps() -> None:
+    told = settings.classes(plan('[[classes]]\npolicy = "pinned"\nports = [1, "65534-65535"]\ndscp = [0, 63]\n'))
+    assert [p for p in range(65536) if told["ports"][p] == PINNED] == [1, 65534, 65535]
+    assert [d for d in range(64) if told["dscp"][d] == PINNED] == [0, 63]
+
+
+def test_the_first_class_with_a_port_wins() -> None:
+    text = '[[classes]]\npolicy = "flowlet"\nports = [50]\n[[classes]]\npolicy = "pinned"\nports = ["49-51"]\n'
+    assert settings.classes(plan(text))["ports"][49:52].tolist() == [PINNED, FLOWLET, PINNED]
+
+
+@pytest.mark.parametrize(("text", "on"), [("ports = [50]", 1), ("dscp = [1]", 1), ('prefixes = ["10.99.0.3/32"]', 0)])
+def test_packets_are_parsed_only_if_a_class_needs_it(text: str, on: int) -> None:
+    assert settings.settings(plan(f'[[classes]]\npolicy = "pinned"\n{text}\n'))["classes"] == on
+
+
+def value(found: dict[bytes, int], address: bytes, length: int) -> Any:
+    word = found[prefix_key(address, length)]
+    return word & 0xFFFF, enums.Policy(word >> 16)
+
+
+def test_a_class_of_destinations_covers_the_hosts_prefixes_within_it_and_may_be_part_of_one() -> None:
+    text = '[[classes]]\npolicy = "pinned"\nprefixes = ["10.99.0.3/32", "10.100.2.128/25"]\n'
+    found = write_tables.prefixes(plan(text))
+    assert value(found, bytes([10, 99, 0, 3]), 32) == (2, PINNED)
+    assert value(found, bytes([10, 100, 2, 128]), 25) == (2, PINNED)
+    assert value(found, bytes([10, 100, 2, 0]), 24) == (2, enums.Policy.NONE)
+    assert len(found) == len(write_tables.prefixes(plan(""))) + 1
+
+
+def test_the_first_of_two_overlapping_destination_classes_wins() -> None:
+    wide, narrow = ('[[classes]]\npolicy = "{}"\nprefixes = ["{}"]\n'.format(*c) for c in (
+        ("flowlet", "10.100.2.0/24"), ("pinned", "10.100.2.128/25"),
+    ))  # fmt: skip
+    for text, policy in ((wide + narrow, FLOWLET), (narrow + wide, PINNED)):
+        found = write_tables.prefixes(plan(text))
+        assert value(found, bytes([10, 100, 2, 0]), 24) == (2, FLOWLET)
+        assert value(found, bytes([10, 100, 2, 128]), 25) == (2, policy)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('policy = "pinned"', "a class needs prefixes, ports or dscp"),
+        ('policy = "sticky"\ndscp = [1]', "'spray', 'flowlet' or 'pinned'"),
+        ('policy = "pinned"\ndscp = [64]', "less than or equal to 63"),
+        ('policy = "pinned"\nports = [0]', "0 is not a port"),
+        ('policy = "pinned"\nports = ["7-5"]', "'7-5' is not a port"),
+        ('policy = "pinned"\nports = ["http"]', "'http' is not a port"),
+        ('policy = "pinned"\nprefixes = ["192.0.2.0/24"]', "192.0.2.0/24 is not within any host's prefixes"),
+    ],
+)
+def test_invalid_classes_are_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        cluster_file.parse(f"{CLUSTER}[[classes]]\n{text}\n")
+    assert words in str(caught.value)
