@@ -167,6 +167,7 @@ def test_the_next_slot(arith: ctypes.CDLL, slots: int) -> None:
         (0, 3, 5, 3),  # these must have arrived by now
         (4, 3, 5, 4),  # between the bounds: the packets that arrived may be newer ones
         (9, 3, 5, 5),  # some arrived late
+        (6, 3, 5, 5),
         (9, -7, 0, 0),
         (9, -7, -2, 0),
         (0, -7, 5, 0),

@@ -337,6 +337,7 @@ def test_lazy_arrays_take_memory_where_they_are_written_only() -> None:
 
     before = resident()
     found = zeros((1 << 25,), np.int64)  # 256 MB
+    assert (found.shape, found.dtype, found[7]) == ((1 << 25,), np.int64, 0)
     found[:: 1 << 20] = 1
     assert resident() - before < 8 << 20
 

@@ -93,3 +93,17 @@ def test_durations_count_what_is_no_longer_than_each_bound() -> None:
     assert (found[0.0001], found[0.002], found[0.005], found[0.02], found[1.0], found["+Inf"]) == (1, 1, 2, 3, 3, 4)
     assert d.longest_s == 5.0
     assert d.sum_s == pytest.approx(5.0231)
+
+
+def test_documents() -> None:
+    docs = histograms.documents(every(), 2)
+    assert [(d["histogram"], d["plane"], d["unit"], d["count"]) for d in docs] == [
+        ("detection", None, "ns", 3),
+        ("packets_before_detection", None, "packets", 2),
+        ("reinstatement", None, "ns", 0),
+        ("rtt", 0, "ns", 0),
+        ("rtt", 1, "ns", 1),
+    ]
+    assert docs[1]["buckets"] == [{"from": 0, "to": 0, "count": 1}, {"from": 5, "to": 5, "count": 1}]
+    assert (docs[1]["p50"], docs[1]["max"]) == (0, 5)
+    assert (docs[3]["p50"], docs[3]["buckets"]) == (None, [])

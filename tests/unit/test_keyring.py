@@ -489,3 +489,14 @@ def test_a_restart_recognises_keys_by_any_pair(changed: Secret) -> None:
         assert keys_of(host, 1, 1) == derived(changed.of(1), 1)
     else:
         assert (host.accepted(1), host.sends_with(1)) == (set(), 0)
+
+
+def test_a_restart_replaces_secrets_of_which_none_has_stayed(clock: list[float]) -> None:
+    host = Host()
+    host.use(AuthMode.REQUIRED, BOTH)
+    restarted(host, AuthMode.REQUIRED, Secret(1, b"", {1: T1, 2: T2}))
+    assert not host.ring.settled
+    clock[0] += 1
+    host.update()
+    assert [keys_of(host, row, 1) for row in (1, 2)] == [derived(T1, 1), derived(T2, 2)]
+    assert (host.auths["tx_id"][1, : abi.KEY_IDS] != 0).sum() == 1

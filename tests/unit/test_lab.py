@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from labkit.cluster import bringup, processes, state
+from labkit.cluster import bringup, processes, render, state
 from labkit.cluster.fabric import Parameters, PortRef, build, owns, parse_setting
 from labkit.faults import inject, targets
 from labkit.faults.inject import Fault, PortState
@@ -115,6 +115,12 @@ def test_overlapping_faults_add_up_and_healing_one_leaves_the_other() -> None:
 def test_invalid_faults_are_refused(wrong: dict[str, Any], why: str | None) -> None:
     with pytest.raises(UsageError, match=why):
         Fault(**wrong)
+
+
+def test_a_node_is_configured_around_ports_that_are_down() -> None:
+    lines = render.configure(FABRIC.nodes["t0-0-0"], down={"t1-2", "h1"})
+    assert not any(word in ("t1-2", "h1") for line in lines for word in line.split())
+    assert any("nexthop" in line for line in lines)
 
 
 # ---- daemons ----
