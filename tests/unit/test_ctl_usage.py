@@ -110,8 +110,9 @@ def test_the_words_are_those_of_the_code() -> None:
     for word, meaning in glossary.DROPS.items():
         program, _, text = meaning.partition(": ")
         assert f"| {word} | {program} | {text}" in page
-    for width in (40, 80):
+    for width, indent in ((40, 13), (80, 26)):
         assert max(map(len, glossary.lines(width))) <= width
+        assert max(len(line) - len(line.lstrip()) for line in glossary.lines(width)) == indent
 
 
 def test_commands_may_be_abbreviated(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
