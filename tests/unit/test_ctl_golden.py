@@ -178,6 +178,7 @@ CASES: dict[str, list[tuple[str, Answers]]] = {
     "status": [
         ("status", {}), ("status", diagnosed(T1, LOSS, DENIED)), ("status @80", diagnosed(T1)),
         ("status", diagnosed(*[T1] * 40)), ("status", diagnosed(**DOWN)),
+        ("status", diagnosed(daemon={"running": True, "uptime_s": None})),
         ("status", diagnosed(**RICH)), ("status --brief", {}), ("status -b", diagnosed(T1, LOSS, DENIED, **RICH)),
         ("status -b", diagnosed(DENIED)),
     ],
@@ -211,7 +212,7 @@ CASES: dict[str, list[tuple[str, Answers]]] = {
         ("links -i 0.5", {}),
     ],
     "watch": [
-        ("watch -c 2", {}), ("watch -c 1 @80", PATHS | diagnosed()), ("top -i 0.5", {}),
+        ("watch -c 2", {}), ("watch -c 1 @40", PATHS | diagnosed()), ("top -i 0.5", {}),
         ("top", {"paths": [PATH]}),
         ("watch -c 1", {"status": STATUS | {"evs": {"UNKNOWN": 1_000_000, "GOOD": 48_000, "ASSUMED_BAD": 1}}}),
     ],
