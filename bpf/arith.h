@@ -301,7 +301,7 @@ static inline __u64 backoff_ns(__u32 unanswered, __u32 first_us, __u32 most_us)
 /* Return 1 if an EV loses more than the other EVs of its peer. Samples are reports with new packets, and single probes.
  * `evs` is the number of EVs in use, this one included. If all EVs lose alike, an EV's losses are its share of all
  * losses. By chance it exceeds that share by so much in less than one of 10^8 looks, if `least` is 10 or more (binomial
- * tail; computed by tests/unit/test_fairness.py).
+ * tail; computed by tests/unit/test_arith.py).
  */
 static inline int loses_more(__u32 losses, __u32 samples, __u32 others_losses, __u32 others_samples, __u32 evs,
 			     __u32 least)
@@ -315,7 +315,7 @@ static inline int loses_more(__u32 losses, __u32 samples, __u32 others_losses, _
 /* Return 1 if the losses of a plane lie on its EVs alike: most of its `evs` EVs have one, or as many as if each loss took
  * an EV at random. With many EVs, a loss window holds less than one loss per EV. Of n losses, about n^2 / (2 evs) then
  * meet an EV that has one already; where a quarter of the EVs failed, four times as many
- * (tests/unit/test_fairness.py).
+ * (tests/unit/test_arith.py).
  */
 static inline int is_plane_wide(__u32 losses, __u32 lossy_evs, __u32 evs)
 {

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Provides the tables as plain arrays, and the text of a cluster whose paths they may hold."""
 
+from typing import Any, Self
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,6 +33,12 @@ class Arrays:
         self.clock = np.zeros((), abi.CLOCK)
         self.dropped: dict[str, int] = {}
         self.changes = np.zeros((len(EvState), len(Reason)), abi.CHANGES)
+
+    def put(self, place: str, rows: Any, value: Any) -> Self:
+        """Gives rows of a table another value; place: table.field."""
+        table, field = place.split(".")
+        getattr(self, table)[field][rows] = value
+        return self
 
     def drops(self) -> dict[str, int]:
         return dict(self.dropped)

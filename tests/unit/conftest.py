@@ -56,6 +56,21 @@ def mrcctl(run_dir: Path, clock: TestClock, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
+def complete(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Completes as bash does: the last one of words broken at colons, joined by line feeds."""
+
+    def run(*words: str) -> list[str]:
+        monkeypatch.setenv("_MRCCTL_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", "\n".join(words))
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+        result = mrcctl()
+        assert result.stderr == ""
+        return [line.split(",", 1)[1] for line in result.stdout.splitlines() if line]
+
+    return run
+
+
+@pytest.fixture
 def spawn(run_dir: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     """Runs mrcctl as a process of its own, for what CliRunner cannot show."""
     children: list[subprocess.Popen[str]] = []

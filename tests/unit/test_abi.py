@@ -2,7 +2,6 @@
 """Tests what Python repeats of the headers in bpf/: enumerators, packets and constants."""
 
 import ctypes
-import subprocess
 from collections.abc import Iterator
 from enum import IntEnum, IntFlag
 from ipaddress import IPv6Address
@@ -23,22 +22,13 @@ from mrcd.fabric import srv6, topology
 from mrcd.kernel import abi, btf, enums, object_file
 from tests.cluster_files import host
 from tests.lists import compare
-
-BPF = Path(__file__).parents[2] / "bpf"
+from tests.unit.c_functions import build
 
 
 @pytest.fixture(scope="module")
 def types() -> Iterator[int]:
     with btf.of_object(object_file.object_path()) as found:
         yield found
-
-
-def test_a_layout_has_offsets_signs_and_dimensions() -> None:
-    assert abi.CLOCK["budget"] == np.int64
-    assert abi.CLOCK["busy"] == np.uint32
-    assert abi.PEER["address"].shape == (abi.MAX_PLANES, 16)
-    assert abi.PEER.fields is not None
-    assert abi.PEER.fields["usable"][1] == 16
 
 
 def test_an_object_of_another_version_has_no_layouts(types: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,12 +75,6 @@ def test_enum(types: int, name: str) -> None:
         in_file=f"{python.__name__} in mrcd/kernel/enums.py",
         known_from=f"enum {name} in bpf/, and `make build`",
     )
-
-
-def test_types_of_packets(types: int) -> None:
-    found = enumerators(types, "mrc_type", "MRC_")
-    assert {v: n.lower().replace("_", " ") for n, v in found.items()} == wire.TYPES
-    assert found == {"DATA": wire.DATA, "PROBE_REQUEST": wire.PROBE_REQUEST, "PROBE_REPLY": wire.PROBE_REPLY}
 
 
 # ---- the wire ----
@@ -148,11 +132,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED STATUS_PLAIN REPORT_EVS BALLAST REPORTS_KEPT REPORT_SLOTS WEIGHT_FULL"
     more += " HEARD_AGAIN BUCKETS DST_ENTRIES REPLAY_WORDS STATUS_TAGS_ONLY"
     lines = [f"const unsigned {n} = MRC_{n};" for n in f"{names} {more}".split()]
-    directory = tmp_path_factory.mktemp("constants")
-    source, library = directory / "constants.c", directory / "constants.so"
-    source.write_text("\n".join(['#include "mrc_abi.h"', *lines, ""]))
-    subprocess.run(["cc", "-shared", "-fPIC", f"-I{BPF}", source, "-o", library], check=True)
-    return ctypes.CDLL(str(library))
+    return build(tmp_path_factory.mktemp("constants"), "\n".join(['#include "mrc_abi.h"', *lines, ""]))
 
 
 @pytest.mark.parametrize(

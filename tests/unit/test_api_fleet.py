@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the API of the fleet: what is written to etcd, and what is refused before."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +17,13 @@ from mrcd.ctl.client import Client, Json
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 from mrcd.denials import record, targets
-from mrcd.errors import UsageError
 from mrcd.fleet.etcd import Value
 from mrcd.fleet.keys import Keys, denial_value
 from mrcd.fleet.source import FileSource
 from tests.unit.arrays import TEXT
 from tests.unit.memory_etcd import MemoryEtcd
 from tests.unit.test_denials import Host
+from tests.unit.unix_api import asked
 
 KEYS = Keys("/mrcd")
 T1 = targets.parse(["t1:1:2"])
@@ -44,25 +43,9 @@ class Fleet:
 
     def ask(self, request: Callable[[Client], Json]) -> Json:
         """Returns the answer to a request, or its error."""
-
-        def answered() -> Json:
-            try:
-                return request(Client(self._directory, 5))
-            except UsageError as e:
-                return e
-
-        async def scenario() -> Json:
-            app = web.Application(middlewares=[errors])
-            app.add_routes(self._api.routes())
-            runner = web.AppRunner(app)
-            await runner.setup()
-            await web.UnixSite(runner, str(self._directory / "mrcd.sock")).start()
-            try:
-                return await asyncio.to_thread(answered)
-            finally:
-                await runner.cleanup()
-
-        return asyncio.run(scenario())
+        application = web.Application(middlewares=[errors])
+        application.add_routes(self._api.routes())
+        return asked(application, self._directory, request)[0]
 
     def post(self, path: str, **body: Any) -> Json:
         """Returns the answer to a POST."""

@@ -15,14 +15,9 @@ from mrcd.daemon.plane_mask import PlaneMask
 from mrcd.health.events import EventLog
 from mrcd.kernel import abi
 from mrcd.net.hooks import Port
-from mrcd.net.messages import Change, Link, Neighbour, read_change, read_neighbour
+from mrcd.net.messages import Change, Neighbour, read_change, read_neighbour
 from mrcd.net.nics import Nics
-
-
-def link(ifindex: int) -> Link:
-    numbers: Any = {"mtu": 9100, "kind": None, "lower": None, "vlan": 0, "noarp": False, "gso_max_size": 65536}
-    words: Any = {"name": f"p{ifindex}", "mac": "02:00:00:00:00:01", "enabled": True, "up": True}
-    return Link(ifindex=ifindex, **words, **numbers)
+from tests.unit.interfaces import link
 
 
 class Host:
@@ -36,7 +31,11 @@ class Host:
         self.nics = Nics(
             cast(Any, self.plan), cast(Any, None), print, lambda: None
         )  # it does nothing but count carriers here
-        self.nics.ports = {0: Port(0, link(4), link(4)), 1: Port(1, link(5), link(5)), 2: Port(2, link(9), link(5))}
+        self.nics.ports = {
+            0: Port(0, link("p4", 4), link("p4", 4)),
+            1: Port(1, link("p5", 5), link("p5", 5)),
+            2: Port(2, link("p9", 9), link("p5", 5)),
+        }
         self.tables = self.another_table()
 
     @staticmethod
@@ -65,41 +64,29 @@ def host() -> Host:
     return Host()
 
 
-def test_a_plane_is_left_once_when_its_link_has_no_carrier(host: Host) -> None:
-    assert host.lose(4)
-    assert host.mask == 0b110
-    assert not host.lose(4)
-    assert host.logged() == []
-    assert host.use(0b110)  # the reconciliation that follows logs it
-    assert host.logged() == [(0, "link_down")]
+# What happens to which link or mask, whether that changes something, and the mask then; and the events of it all.
+Step = tuple[str, int, bool, int]
+STORIES: dict[str, tuple[list[Step], list[tuple[int, str]]]] = {
+    "a plane is left once; the reconciliation that follows logs it": (
+        [("lose", 4, True, 0b110), ("lose", 4, False, 0b110), ("use", 0b110, True, 0b110)], [(0, "link_down")]),
+    "a carrier of all VLAN planes of a NIC": (
+        [("lose", 5, True, 0b001), ("use", 0b001, True, 0b001)], [(1, "link_down"), (2, "link_down")]),
+    "another link": ([("lose", 1, False, 0b111), ("lose", 77, False, 0b111)], []),
+    "down already": ([("is", 0b110, True, 0b110), ("lose", 4, False, 0b110), ("use", 0b110, False, 0b110)], []),
+    "back before links are read: peers are told again": (
+        [("lose", 4, True, 0b110), ("use", 0b111, True, 0b111), ("use", 0b111, False, 0b111)], []),
+}  # fmt: skip
 
 
-def test_a_lost_carrier_removes_all_vlan_planes_of_the_nic(host: Host) -> None:
-    assert host.lose(5)
-    assert host.mask == 0b001
-    assert host.use(0b001)
-    assert host.logged() == [(1, "link_down"), (2, "link_down")]
-
-
-@pytest.mark.parametrize("other", [1, 77])
-def test_a_lost_carrier_of_another_link_changes_nothing(host: Host, other: int) -> None:
-    assert not host.lose(other)
-    assert host.mask == 0b111
-
-
-def test_a_plane_that_is_down_already_is_not_left_again(host: Host) -> None:
-    host.tables.node["plane_mask"] = 0b110
-    assert not host.lose(4)
-    assert not host.use(0b110)
-    assert host.logged() == []
-
-
-def test_a_plane_that_is_back_before_links_are_read_is_used_and_peers_are_told_again(host: Host) -> None:
-    assert host.lose(4)  # programs that work out usable EVs now leave this plane out
-    assert host.use(0b111)
-    assert host.mask == 0b111
-    assert host.logged() == []
-    assert not host.use(0b111)  # nothing has changed
+@pytest.mark.parametrize(("steps", "logged"), STORIES.values(), ids=STORIES)
+def test_planes_in_use(host: Host, steps: list[Step], logged: list[tuple[int, str]]) -> None:
+    for what, value, changes, mask in steps:
+        if what == "is":
+            host.tables.node["plane_mask"] = value
+        else:
+            assert (host.lose if what == "lose" else host.use)(value) is changes
+        assert host.mask == mask
+    assert host.logged() == logged
 
 
 def test_a_plane_that_is_lost_while_new_tables_are_filled_is_left_in_both(host: Host) -> None:

@@ -14,7 +14,7 @@ from mrcd.health.diagnosis.rules import diagnose
 from mrcd.health.diagnosis.watch import CauseWatch
 from mrcd.health.events import EventLog, log_line
 from mrcd.kernel.enums import EvState, Reason
-from tests.unit.test_diagnosis import GONE, Host
+from tests.unit.diagnosed_host import GONE, Host
 
 
 class Watched:

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the cluster file: accepted values, limits, overlaps, and damaged or missing files."""
+"""Tests the cluster file: accepted values, limits, overlaps, unreadable files, and what is printed of it as TOML."""
 
 import itertools
+import tomllib
 from contextlib import nullcontext
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
-from mrcd.config import cluster_file
+from mrcd.config import cluster_file, toml_text
 from mrcd.errors import ConfigError
+from mrcd.fabric import topology
+from mrcd.fabric.topology import Plan
 from tests.cluster_files import TWO, host
-
-EXAMPLE = Path(__file__).parents[2] / "scripts" / "deploy" / "mrcd.toml"
 
 
 def test_the_host_s_own_settings_go_before_the_cluster_s() -> None:
@@ -80,27 +81,73 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         assert (" at byte 18" in str(caught.value)) is (name == "binary")
 
 
-# ---- no text causes a traceback ----
+# ---- printed as TOML ----
 
 
-def test_a_damaged_file_is_an_error_message_or_still_valid() -> None:
-    """Removes, doubles and truncates every line of the example, and changes the type of its value."""
-    lines = EXAMPLE.read_text().splitlines()
-    values = ["-1", "0", '"x"', "[]", "{}", "true", "1.5", "99999999999999999999", '["a", 1]', "1979-05-27"]
-    faults = []
-    for i, line in enumerate(lines):
-        if not line or line.startswith("#"):
-            continue
-        damaged = [lines[:i] + lines[i + 1 :], lines[: i + 1] + lines[i:], [*lines[:i], line[: len(line) // 2]]]
-        if " = " in line:
-            key = line.split(" = ")[0]
-            damaged += [[*lines[:i], f"{key} = {v}", *lines[i + 1 :]] for v in values]
-        for text in damaged:
-            try:
-                cluster_file.parse("\n".join(text))
-            except ConfigError as e:
-                faults.append(e)
-    assert len(faults) > 300
-    for fault in faults:
-        assert fault.hint
-        assert str(fault).count("\n") == 1  # the message, the hint
+EXAMPLE = Path(__file__).parents[2] / "scripts/deploy/mrcd.toml"
+ODD = r"""
+[cluster]
+name = "quo\"te \\ tab\t \u007f ünï"
+planes = 2
+t0s = 1
+t1s = 0
+granularity = "packet"
+ev_min_active = 1
+[interfaces]
+names = ["e\"0", "e1"]
+[health]
+grey_ratio = 1e-5
+loss_ratio = 0.5
+[[hosts]]
+name = "a"
+id = 0
+port = 0
+prefixes = ["10.99.0.1/32", "fd00:99::1/128"]
+hook = "tc"
+interfaces = ["x0", "x1"]
+[[hosts]]
+name = "b"
+id = 7
+port = 1
+prefixes = ["10.99.0.2/32"]
+[[paths]]
+source = "a"
+peer = "b"
+plane = 1
+segments = ["5f00:0:4000::", "5f00:0:c000::"]
+label = "x # y"
+"""
+
+
+def plan(text: str) -> Plan:
+    read = cluster_file.parse(text)
+    return topology.plan(read, read.hosts[0].name)
+
+
+def read_again(lines: list[str]) -> cluster_file.Config:
+    return cluster_file.parse("\n".join(lines))
+
+
+@pytest.mark.parametrize("text", [EXAMPLE.read_text(), ODD], ids=["example", "odd"])
+def test_printed_toml_is_parsed_to_the_same_configuration(text: str) -> None:
+    mine = plan(text)
+    assert read_again(toml_text.lines(toml_text.given(mine.config), defaults=False)) == mine.config
+    printed = toml_text.lines(toml_text.effective(mine.config), defaults=True)
+    again = topology.plan(read_again(printed), mine.host.name)
+    assert toml_text.effective(again.config) == toml_text.effective(mine.config)
+    assert (again.peers, again.interfaces) == (mine.peers, mine.interfaces)
+
+
+def test_automatic_values_are_resolved() -> None:
+    document = tomllib.loads("\n".join(toml_text.lines(toml_text.effective(plan(ODD).config), defaults=True)))
+    assert (document["health"]["probe_packets"], document["health"]["probe_late_ms"]) == (64, 5)  # packet granularity
+    assert document["cluster"]["udp_port"] == 4797
+    assert document["interfaces"]["names"] == ['e"0', "e1"]
+
+
+def test_defaults_are_marked_and_set_values_are_not() -> None:
+    printed = toml_text.lines(toml_text.effective(plan(ODD).config), defaults=True)
+    assert "udp_port = 4797  # default" in printed
+    assert "probe_packets = 64  # default" in printed
+    assert "t1s = 0" in printed
+    assert "loss_ratio = 0.5" in printed

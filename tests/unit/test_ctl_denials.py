@@ -53,26 +53,16 @@ def test_without_the_daemon_denials_come_from_the_file(mrcctl: Mrcctl, daemon: D
 # ---- completion ----
 
 
-def complete(monkeypatch: pytest.MonkeyPatch, mrcctl: Mrcctl, *words: str) -> list[str]:
-    """Completes as bash does: words broken at colons, joined by line feeds."""
-    monkeypatch.setenv("_MRCCTL_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "\n".join(words))
-    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
-    result = mrcctl()
-    assert result.stderr == ""
-    return [line.split(",", 1)[1] for line in result.stdout.splitlines() if line]
-
-
-def test_completion_of_targets(mrcctl: Mrcctl, monkeypatch: pytest.MonkeyPatch, daemon: Daemon) -> None:
+def test_completion_of_targets(complete: Callable[..., list[str]], daemon: Daemon) -> None:
     daemon.answers["/v1/paths"] = (200, [PATH, PATH | {"ev": 6, "t1": 2}, PATH | {"peer": "h3", "t1": None}])
-    assert complete(monkeypatch, mrcctl, "mrcctl", "deny", "t") == ["t1:1:1", "t1:1:2"]
-    assert complete(monkeypatch, mrcctl, "mrcctl", "deny", "t1", ":") == ["1:1", "1:2"]
-    assert complete(monkeypatch, mrcctl, "mrcctl", "deny", "t1", ":", "1", ":") == ["1", "2"]
-    assert complete(monkeypatch, mrcctl, "mrcctl", "drain", "t1", ":", "1", ":", "2") == ["2"]
-    assert complete(monkeypatch, mrcctl, "mrcctl", "deny", "t1", ":", "1", ":", "2", "pe") == ["peer:h2", "peer:h3"]
-    assert complete(monkeypatch, mrcctl, "mrcctl", "deny", "t1:1:1", "t1:1:") == ["t1:1:1", "t1:1:2"]  # not broken
-    assert complete(monkeypatch, mrcctl, "mrcctl", "undrain", "") == ["t1:1:2"]
-    assert complete(monkeypatch, mrcctl, "mrcctl", "deny", "ev", ":", "h") == ["h2:5", "h2:6", "h3:5"]
+    assert complete("mrcctl", "deny", "t") == ["t1:1:1", "t1:1:2"]
+    assert complete("mrcctl", "deny", "t1", ":") == ["1:1", "1:2"]
+    assert complete("mrcctl", "deny", "t1", ":", "1", ":") == ["1", "2"]
+    assert complete("mrcctl", "drain", "t1", ":", "1", ":", "2") == ["2"]
+    assert complete("mrcctl", "deny", "t1", ":", "1", ":", "2", "pe") == ["peer:h2", "peer:h3"]
+    assert complete("mrcctl", "deny", "t1:1:1", "t1:1:") == ["t1:1:1", "t1:1:2"]  # not broken
+    assert complete("mrcctl", "undrain", "") == ["t1:1:2"]
+    assert complete("mrcctl", "deny", "ev", ":", "h") == ["h2:5", "h2:6", "h3:5"]
 
 
 def test_bash_itself_completes_words_with_colons(daemon: Daemon, run_dir: Path) -> None:

@@ -209,12 +209,3 @@ def test_without_a_cluster_file_prometheus_does_not_know_the_host(check: Mrcctl)
 def test_wrong_usage_is_1(mrcctl: Mrcctl, args: list[str], message: str) -> None:
     result = mrcctl("fleet", "check", *args)
     assert (result.exit_code, result.stderr[: len(message) + 8]) == (1, f"mrcctl: {message}")
-
-
-def test_an_older_mrcd_says_too_little(check: Mrcctl, server: Hosts) -> None:
-    new = re.compile("mrc_(config_info|evs_in_use_ratio|full_sweep.*)")
-    server.scrapes = [
-        (m, v) for m, v in server.scrapes if m["instance"] != "h2:9479" or not new.fullmatch(m["__name__"])
-    ]
-    document: dict[str, Any] = json.loads(check("h[0-3]", "--json").stdout)
-    assert [(f["cause"], f["hosts"]) for f in document["findings"]] == [("no_sweep", ["h2"])]

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from click.testing import Result
-
 from tests.unit.canned_daemon import EVENT, PATH, Daemon
 
 VERSIONED = {"schema_version": 2}
@@ -76,12 +74,6 @@ def test_follow_ends_when_its_reader_ends(daemon: Daemon, spawn: Callable[..., "
     assert child.wait(timeout=10) == 141
     assert child.stderr is not None
     assert child.stderr.read() == ""
-
-
-def test_follow_needs_a_daemon_to_begin_with(mrcctl: Callable[..., Result]) -> None:
-    result = mrcctl("events", "--follow")
-    assert result.exit_code == 2
-    assert "mrcd is not running" in result.stderr
 
 
 def test_a_closed_stdout_is_no_error(daemon: Daemon, spawn: Callable[..., "subprocess.Popen[str]"]) -> None:

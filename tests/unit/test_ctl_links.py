@@ -23,7 +23,7 @@ from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
 from mrcd.view import links as view
 from tests.unit.canned_daemon import LINK, Daemon
-from tests.unit.test_diagnosis import Host
+from tests.unit.diagnosed_host import Host
 
 S = 10**9
 

@@ -20,7 +20,6 @@ from mrcd.ctl.packets import probe_packet
 from mrcd.ctl.packets.probe_packet import Probe, Tagged
 from mrcd.ctl.packets.raw_socket import packet_filter
 from mrcd.fabric import topology
-from mrcd.kernel import abi
 from tests.cluster_files import host
 
 SMAC, DMAC = "02:00:00:00:00:01", "02:00:00:00:01:01"
@@ -55,17 +54,6 @@ def built(
 
 def _octets(mac: str) -> bytes:
     return bytes.fromhex(mac.replace(":", ""))
-
-
-def test_the_numbers_are_those_of_the_abi() -> None:
-    assert (probe_packet.WIRE_VERSION, probe_packet.SPORT_BASE, probe_packet.SRH_MAX) == (
-        abi.WIRE_VERSION,
-        abi.SPORT_BASE,
-        abi.SRH_MAX,
-    )
-    assert (probe_packet.REQUEST, probe_packet.REPLY) == (wire.PROBE_REQUEST, wire.PROBE_REPLY)
-    assert (probe_packet.DIAGNOSTIC, probe_packet.HOP_LIMIT) == (wire.DIAGNOSTIC, wire.HOP_LIMIT)
-    assert MRC(flags=probe_packet.DIAGNOSTIC).flags == "diagnostic"
 
 
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])

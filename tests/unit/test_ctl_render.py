@@ -25,18 +25,6 @@ def test_columns_that_have_no_room_are_left_out_and_named() -> None:
     assert len(render.table(columns, rows, colour=False)) == 2
 
 
-def test_a_long_line_is_cut_and_not_wrapped() -> None:
-    lines = render.table([render.Column("A"), render.Column("B")], [["a" * 30, "b" * 30]], colour=False, width=40)
-    assert lines[1:] == ["a" * 25 + "…  " + "b" * 11 + "…", "(no room for the text at …: see --wide)"]
-
-
-def test_a_long_name_is_cut_so_that_the_last_column_has_room() -> None:
-    columns = [render.Column("NAME"), render.Column("N", True), render.Column("REASON")]
-    lines = render.table(columns, [["n" * 30, "5", "overdue"]], colour=False, width=30)
-    assert lines[1] == "n" * 17 + "…  5  overdue"
-    assert lines[2:] == ["(no room for the text at …:", " see --wide)"]
-
-
 @pytest.mark.parametrize(
     ("function", "shown"),
     [
@@ -63,3 +51,15 @@ def test_colour_changes_nothing_but_colour() -> None:
     coloured = render.table(columns, rows, colour=True)
     assert coloured[1:] == ["\033[32mGOOD\033[0m         1", "\033[31mASSUMED_BAD\033[0m  2"]
     assert [re.sub("\033\\[[0-9]+m", "", line) for line in coloured] == plain
+
+
+def test_a_long_line_is_cut_and_not_wrapped() -> None:
+    lines = render.table([render.Column("A"), render.Column("B")], [["a" * 30, "b" * 30]], colour=False, width=40)
+    assert lines[1:] == ["a" * 25 + "…  " + "b" * 11 + "…", "(no room for the text at …: see --wide)"]
+
+
+def test_a_long_name_is_cut_so_that_the_last_column_has_room() -> None:
+    columns = [render.Column("NAME"), render.Column("N", True), render.Column("REASON")]
+    lines = render.table(columns, [["n" * 30, "5", "overdue"]], colour=False, width=30)
+    assert lines[1] == "n" * 17 + "…  5  overdue"
+    assert lines[2:] == ["(no room for the text at …:", " see --wide)"]

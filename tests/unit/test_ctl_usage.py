@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -117,8 +118,9 @@ def test_the_words_are_those_of_the_code() -> None:
         program, _, text = meaning.partition(": ")
         is_same = f"| {word} | {program} | {text}" in page
         assert is_same, f"docs/troubleshooting.md says of {word} another thing than mrcd/ctl/glossary.py: {meaning!r}"
-    for width in (40, 80):
+    for width, indent in ((40, 13), (80, 26)):
         assert max(map(len, glossary.lines(width))) <= width
+        assert max(len(line) - len(line.lstrip()) for line in glossary.lines(width)) == indent
 
 
 def test_commands_may_be_abbreviated(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
@@ -181,37 +183,24 @@ def test_completion_works_in_each_shell(mrcctl: Callable[..., Result], shell: st
     assert [word for word in words if word not in done.stdout] == []
 
 
-def complete(monkeypatch: pytest.MonkeyPatch, mrcctl: Callable[..., Result], words: str) -> list[str]:
-    monkeypatch.setenv("_MRCCTL_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
-    result = mrcctl()
-    assert result.stderr == ""
-    return [line.split(",")[1] for line in result.stdout.splitlines() if line]
-
-
-def test_completion_of_values(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, daemon: Daemon) -> None:
+def test_completion_of_values(complete: Callable[..., list[str]], daemon: Daemon) -> None:
     daemon.answers["/v1/peers"] = (200, [{"peer": "h2"}, {"peer": "h3"}, {"peer": "store1"}])
-    assert complete(monkeypatch, mrcctl, "mrcctl paths --peer h") == ["h2", "h3"]
-    assert complete(monkeypatch, mrcctl, "mrcctl paths --state AS") == ["ASSUMED_BAD"]
+    assert complete(*["mrcctl", "paths", "--peer", "h"]) == ["h2", "h3"]
+    assert complete(*["mrcctl", "paths", "--state", "AS"]) == ["ASSUMED_BAD"]
 
 
-def test_completion_of_abbreviated_commands(monkeypatch: pytest.MonkeyPatch, mrcctl: Callable[..., Result]) -> None:
-    assert complete(monkeypatch, mrcctl, "mrcctl tra --coun") == ["--count"]
-    assert complete(monkeypatch, mrcctl, "mrcctl de --forc") == []
+def test_completion_of_abbreviated_commands(complete: Callable[..., list[str]]) -> None:
+    assert complete(*["mrcctl", "tra", "--coun"]) == ["--count"]
+    assert complete(*["mrcctl", "de", "--forc"]) == []
 
 
-@pytest.mark.parametrize("answer", [(500, {"error": "no"}), (200, [{"other": 1}]), (200, 7)], ids=str)
-def test_completion_shows_no_errors(
-    mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, daemon: Daemon, answer: tuple[int, object]
-) -> None:
+@pytest.mark.parametrize("answer", [(500, {"error": "no"}), (200, [{"other": 1}]), (200, 7), None], ids=str)
+def test_completion_shows_no_errors(complete: Callable[..., list[str]], daemon: Daemon, answer: Any) -> None:
+    if answer is None:
+        daemon.stop()
     daemon.answers |= dict.fromkeys(("/v1/peers", "/v1/paths", "/v1/denials"), answer)
     for words in ("mrcctl deny --peer ", "mrcctl deny t", "mrcctl allow t"):
-        assert complete(monkeypatch, mrcctl, words) == []
-
-
-def test_completion_without_a_daemon_is_silent(mrcctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert complete(monkeypatch, mrcctl, "mrcctl deny --peer ") == []
+        assert complete(*words.split(" ")) == []
 
 
 # ---- start-up ----

@@ -17,7 +17,6 @@ from aiohttp import web
 from mrcd import state_dir
 from mrcd.api.server import Api
 from mrcd.config import cluster_file
-from mrcd.ctl.client import Client, Json
 from mrcd.daemon import write_tables
 from mrcd.daemon.reload import Reloader
 from mrcd.denials import targets
@@ -36,6 +35,7 @@ from mrcd.view.paths import in_flight
 from tests.unit import simulated_time
 from tests.unit.arrays import TEXT
 from tests.unit.emulated_programs import Bench
+from tests.unit.unix_api import asked
 
 ALL = set(range(8))
 
@@ -497,33 +497,15 @@ def test_an_own_denial_whose_end_the_tables_refuse_is_on_record(host: Host, refu
 # ---- the API, over a unix socket ----
 
 
-def asked(host: Host, directory: Path, *requests: Callable[[Client], Json]) -> list[Json]:
-    """Returns the answers to the requests, one after the other; errors too."""
-
-    def ask(request: Callable[[Client], Json]) -> Json:
-        try:
-            return request(Client(directory, 5))
-        except UsageError as e:
-            return e
-
-    async def scenario() -> list[Json]:
-        daemon: Any = SimpleNamespace(denials=host.control)
-        runner = web.AppRunner(Api(daemon, cast(Reloader, None), cast(FleetMember, None)).application())
-        await runner.setup()
-        await web.UnixSite(runner, str(directory / "mrcd.sock")).start()
-        try:
-            return [await asyncio.to_thread(ask, r) for r in requests]
-        finally:
-            await runner.cleanup()
-
-    found: list[Json] = asyncio.run(scenario())
-    return found
+def api_of(host: Host) -> web.Application:
+    daemon: Any = SimpleNamespace(denials=host.control)
+    return Api(daemon, cast(Reloader, None), cast(FleetMember, None)).application()
 
 
 def test_requests_to_drain_and_allow(host: Host, tmp_path: Path) -> None:
     body = {"target": ["t1:1:2"], "peer": "h3", "for": "30m", "reason": "fan", "drain": True}
     deny, denials, allow, none = asked(
-        host,
+        api_of(host),
         tmp_path,
         lambda c: c.post("/v1/deny", body),
         lambda c: c.get("/v1/denials"),
@@ -558,7 +540,7 @@ def test_requests_to_drain_and_allow(host: Host, tmp_path: Path) -> None:
     ids=lambda x: str(x)[:40],
 )
 def test_invalid_requests_of_a_denial_are_refused(host: Host, tmp_path: Path, body: Any, message: str) -> None:
-    (answer,) = asked(host, tmp_path, lambda c: c.post("/v1/deny", body))
+    (answer,) = asked(api_of(host), tmp_path, lambda c: c.post("/v1/deny", body))
     assert isinstance(answer, UsageError)
     assert message in str(answer)
     assert (host.denied(), host.targets) == (set(), [])

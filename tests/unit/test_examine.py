@@ -20,6 +20,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.net.drivers import Device
 from mrcd.net.messages import Link
 from tests.cluster_files import host
+from tests.unit.interfaces import link
 
 NETWORKS = '["10.99.0.1/32", "10.1.0.0/24", "fd00:1::/64"]'
 
@@ -64,8 +65,7 @@ FILES = {f"/proc/sys/net/{k}": v for k, v in SYSCTLS.items()} | {
 
 def nic(name: str, ifindex: int, **other: Any) -> Link:
     """Returns a healthy plane NIC; virtual unless `kind` says otherwise."""
-    fields: dict[str, Any] = {"kind": "veth", "up": True, "mtu": 9100, "vlan": 0, "lower": None} | other
-    return Link(name, ifindex, "02:00:00:00:00:01", enabled=True, noarp=False, **fields)
+    return link(name, ifindex, **{"kind": "veth"} | other)
 
 
 LINKS = {x.name: x for x in (nic("p0", 2), nic("p1", 3), nic("mrc0", 4, mtu=9020), nic("pmrc0", 5, mtu=9020))}
@@ -345,10 +345,6 @@ def test_configured_xdp_with_unverified_checksums_is_an_error() -> None:
     machine = machine_with(**bad_nic(kind="bond"))
     found = run("nic.xdp", replace(WELL, machine=machine, plan=plan(hook='"xdp"')))
     assert (found.status, "p1 is a bond" in found.evidence, '"tc"' in found.fix) == ("FAIL", True, True)
-
-
-def test_a_bad_ev_is_left_out_of_the_mtu_check() -> None:
-    assert run("paths.mtu", replace(WELL, **answers(small=SILENT, full=SILENT, state="ASSUMED_BAD"))).status == "PASS"
 
 
 @pytest.mark.parametrize(("over", "evidence"), [(ANSWERED, "passes on 1"), (SILENT, "passes on 0")])

@@ -179,12 +179,6 @@ def test_a_cluster_of_one_host_has_no_sums() -> None:
     assert series == {'mrc_fabric_host_info{host="h0",t0="0"}': 1}
 
 
-def test_series_with_64_peers_of_256_evs() -> None:
-    hosts = "".join(cluster_files.host(i, t0=i % 8, port=i // 8) for i in range(65))
-    series = Endpoint(Host(f"[cluster]\nt0s = 8\nt1s = 64\nplanes = 8\nevs_per_peer = 256\n{hosts}", 65, 256)).scrape()
-    assert len(series) == 1 + 2 * (8 * 64 + 8 * 8 + 64)
-
-
 def test_paths_whose_t1_is_not_known_have_no_uplinks() -> None:
     hosts = "".join(cluster_files.host(i, t0=i % 2, port=i // 2) for i in range(4))
     series = Endpoint(

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the grey-loss test: its detections, its speed, and its false alarms."""
+"""Tests the grey-loss test: its detections, its speed, its false alarms, and the memory that it takes."""
 
 import math
+import mmap
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from mrcd.config.cluster_file import Health
 from mrcd.health import grey_loss
-from mrcd.health.grey_loss import Alarm, Grey
+from mrcd.health.grey_loss import Alarm, Grey, zeros
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
@@ -87,11 +89,6 @@ def test_the_tail_at_its_ends() -> None:
     assert (grey_loss.tail(5, 0.0, 1), grey_loss.tail(5, 1.0, 5), grey_loss.tail(0, 0.5, 1)) == (0.0, 1.0, 0.0)
     assert grey_loss.tail(100_000, 1 / 16, 9000) < 1e-200
     assert grey_loss.tail(100_000, 1 / 16, 6250) == pytest.approx(0.5, abs=0.01)
-
-
-def test_the_threshold_in_the_docstring_is_right() -> None:
-    assert grey_loss.threshold(Health(), 16) == pytest.approx(4e-10, rel=0.02)
-    assert grey_loss.tail(8, 1 / 16, 8) < grey_loss.threshold(Health(), 16) < grey_loss.tail(7, 1 / 16, 7)
 
 
 # ---- error rates ----
@@ -203,10 +200,6 @@ def test_losses_before_a_failure_do_not_count_after_the_return() -> None:
     f.loss[0] = 0.0
     f.evs["state"][0, 0], f.evs["state_since_ns"][0, 0] = EvState.GOOD, f.now + 1
     assert f.seconds(100) == []
-
-
-def test_loss_above_a_lower_ratio_is_found() -> None:
-    assert Flow([0.0001] + [0.0] * 15, grey_ratio=0.00003).until_found(128) <= 128
 
 
 def test_revoked_losses_do_not_count() -> None:
@@ -336,3 +329,19 @@ def test_counts_of_lossy_reports_wrap() -> None:
     w.reports["judged"] += 800
     w.watch.find_alarms(w.now + 70 * S)
     assert w.read == [[1]]
+
+
+def test_lazy_arrays_take_memory_where_they_are_written_only() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    found = zeros((1 << 25,), np.int64)  # 256 MB
+    assert (found.shape, found.dtype == np.int64, found[7]) == ((1 << 25,), True, 0)
+    assert zeros((0, 7), np.int16).shape == (0, 7)  # of no peers
+    found[:: 1 << 20] = 1
+    assert resident() - before < 8 << 20
+
+
+def test_loss_above_a_lower_ratio_is_found() -> None:
+    assert Flow([0.0001] + [0.0] * 15, grey_ratio=0.00003).until_found(128) <= 128

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the kernel's histograms: buckets against bpf/arith.h, quantiles, and the bars."""
+"""Tests the kernel's histograms: quantiles, sums, and the bars."""
 
-import ctypes
 import random
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,31 +11,7 @@ from mrcd.ctl.commands import histograms as bars
 from mrcd.kernel import abi, enums, histograms
 from mrcd.kernel.histograms import Durations
 
-BPF = Path(__file__).parents[2] / "bpf"
 LARGEST = 2**64 - 1
-
-
-@pytest.fixture(scope="module")
-def bucket_of(tmp_path_factory: pytest.TempPathFactory) -> "ctypes._NamedFuncPointer":
-    directory = tmp_path_factory.mktemp("buckets")
-    source, library = directory / "b.c", directory / "b.so"
-    source.write_text('#include "arith.h"\n__u32 wrapped(__u64 value) { return bucket_of(value); }\n')
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-Wall", "-Werror", f"-I{BPF}", source, "-o", library], check=True)
-    function = ctypes.CDLL(str(library)).wrapped
-    function.argtypes, function.restype = [ctypes.c_uint64], ctypes.c_uint32
-    return function
-
-
-def test_bucket_bounds_equal_those_of_the_programs(bucket_of: "ctypes._NamedFuncPointer") -> None:
-    last = bucket_of(LARGEST)
-    assert last < abi.BUCKETS
-    for b in range(last + 1):
-        assert bucket_of(histograms.lowest(b)) == bucket_of(histograms.highest(b)) == b
-    assert histograms.highest(last) == LARGEST
-    rng = random.Random(1)
-    for _ in range(2000):
-        value = rng.getrandbits(rng.randrange(1, 65))
-        assert histograms.lowest(bucket_of(value)) <= value <= histograms.highest(bucket_of(value))
 
 
 def counts(*values: int) -> NDArray[np.uint64]:
@@ -78,20 +51,6 @@ def every() -> NDArray[np.uint64]:
     found[enums.Histogram.AFTER_GOOD] = counts(0, 5)
     found[enums.Histogram.RTT + 1] = counts(31_000)
     return found
-
-
-def test_documents() -> None:
-    docs = histograms.documents(every(), 2)
-    assert [(d["histogram"], d["plane"], d["unit"], d["count"]) for d in docs] == [
-        ("detection", None, "ns", 3),
-        ("packets_before_detection", None, "packets", 2),
-        ("reinstatement", None, "ns", 0),
-        ("rtt", 0, "ns", 0),
-        ("rtt", 1, "ns", 1),
-    ]
-    assert docs[1]["buckets"] == [{"from": 0, "to": 0, "count": 1}, {"from": 5, "to": 5, "count": 1}]
-    assert (docs[1]["p50"], docs[1]["max"]) == (0, 5)
-    assert (docs[3]["p50"], docs[3]["buckets"]) == (None, [])
 
 
 def test_bars() -> None:
@@ -134,3 +93,17 @@ def test_durations_count_what_is_no_longer_than_each_bound() -> None:
     assert (found[0.0001], found[0.002], found[0.005], found[0.02], found[1.0], found["+Inf"]) == (1, 1, 2, 3, 3, 4)
     assert d.longest_s == 5.0
     assert d.sum_s == pytest.approx(5.0231)
+
+
+def test_documents() -> None:
+    docs = histograms.documents(every(), 2)
+    assert [(d["histogram"], d["plane"], d["unit"], d["count"]) for d in docs] == [
+        ("detection", None, "ns", 3),
+        ("packets_before_detection", None, "packets", 2),
+        ("reinstatement", None, "ns", 0),
+        ("rtt", 0, "ns", 0),
+        ("rtt", 1, "ns", 1),
+    ]
+    assert docs[1]["buckets"] == [{"from": 0, "to": 0, "count": 1}, {"from": 5, "to": 5, "count": 1}]
+    assert (docs[1]["p50"], docs[1]["max"]) == (0, 5)
+    assert (docs[3]["p50"], docs[3]["buckets"]) == (None, [])

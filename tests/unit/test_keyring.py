@@ -73,15 +73,6 @@ def test_the_tag_is_that_of_the_papers_reference_code() -> None:
     assert int.from_bytes(tag(bytes(range(16)), bytes(range(15))), "little") == 0xA129CA6149BE45E5
 
 
-def test_the_first_secret_is_used_at_once_in_both_directions() -> None:
-    host = Host()
-    host.use(AuthMode.REQUIRED, A)
-    assert (host.accepted(), host.sends_with(1), host.auths["mode"][1]) == ({1}, 1, AuthMode.REQUIRED)
-    assert (host.auths["tx_key"][1, 0] == as_words(pair_key(A.secret, 0, 1))).all()
-    assert (host.auths["rx_key"][1, 0] == as_words(pair_key(A.secret, 1, 0))).all()
-    assert not host.auths["tx_key"][3].any()
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations(["mine", "first", "second"])))
 def test_a_new_secret_is_used_when_both_have_it_in_any_order(order: tuple[str, ...]) -> None:
     host = Host()

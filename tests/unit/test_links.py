@@ -186,17 +186,6 @@ def test_a_lossy_link_is_lossy_within_seconds_and_then_ok_again(row: int, loss: 
     assert f.told() == [(name, "ok", "lossy"), (name, "lossy", "ok")]
 
 
-def test_a_short_loss_is_soon_over() -> None:
-    f = Fabric()
-    f.run(30)
-    f.loss[0, 1] = 0.3
-    f.run(2)
-    assert f.bad == {(0, 1): LOSSY}
-    f.loss[0, 1] = 0
-    f.run(15)
-    assert f.bad == {}
-
-
 def test_loss_on_the_way_to_the_t0_is_not_that_of_the_links_behind_it() -> None:
     f = Fabric()
     f.run(10)

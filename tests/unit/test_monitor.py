@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the monitor over emulated tables and programs: what it logs, and when it runs the tick."""
+"""Tests the monitor over emulated tables and programs: what it logs, when it runs the tick, and requested changes."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from mrcd.errors import KernelError
+from mrcd.errors import KernelError, MachineError
 from mrcd.health import grey_loss, monitor, peers
 from mrcd.health.events import KEPT
 from mrcd.kernel.enums import EvState, Reason
@@ -341,3 +341,31 @@ def test_each_check_has_its_own_interval() -> None:
     assert b.said("daemon") == []
     b.look(1)
     assert len(b.said("daemon")) == 1
+
+
+# ---- requested changes ----
+
+
+def test_an_ev_is_denied_and_allowed() -> None:
+    b = Bench()
+    assert b.monitor.set_denied(1, 5, True, {"target": "t1:1:1", "denial_reason": "fan"})
+    assert b.changed == [1]  # its routes
+    b.monitor.log_events()
+    assert [(e["to"], e["reason"], e["evidence"]) for e in b.said()] == [
+        ("DENIED", "admin", {"target": "t1:1:1", "denial_reason": "fan"})
+    ]
+    assert not b.monitor.set_denied(1, 5, True, {})
+    assert b.monitor.set_denied(1, 5, False, {})
+    assert not b.monitor.set_denied(1, 5, False, {})
+    b.monitor.log_events()
+    assert (b.said()[-1]["to"], b.said()[-1]["evidence"]) == ("UNKNOWN", {})
+
+
+def test_a_concurrent_change_does_not_prevent_a_denial(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Bench()
+    once, set_state = iter([False]), b.programs.set_state
+    monkeypatch.setattr(b.programs, "set_state", lambda *args: next(once, True) and set_state(*args))
+    assert b.monitor.set_denied(1, 5, True, {})
+    monkeypatch.setattr(b.programs, "set_state", lambda *args: False)
+    with pytest.raises(MachineError, match="h1 EV 6"):
+        b.monitor.set_denied(1, 6, True, {})

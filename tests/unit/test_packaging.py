@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the package: metadata, commands, the object's place, the example configuration, the unit, the scripts."""
+"""Tests the package: metadata, commands, the object's place, the example file, the unit, scripts, man pages."""
 
 import re
 import subprocess
+import sys
 from configparser import ConfigParser
 from importlib.metadata import distribution
 from pathlib import Path
@@ -46,10 +47,6 @@ def test_the_bcc_of_pypi_is_not_asked_for(setup_cfg: ConfigParser) -> None:
     # bcc on PyPI is another project; the binding comes from the system's python3-bpfcc.
     wanted = setup_cfg["options"]["install_requires"] + setup_cfg["options.extras_require"]["dev"]
     assert "bcc" not in wanted.split()
-
-
-def test_the_object_is_package_data(setup_cfg: ConfigParser) -> None:
-    assert setup_cfg["options.package_data"]["mrcd"] == object_file.object_path().name
 
 
 def test_the_files_of_the_page_are_package_data(setup_cfg: ConfigParser) -> None:
@@ -104,3 +101,29 @@ def test_make_help_lists_the_targets() -> None:
     text = subprocess.run(["make", "-C", ROOT, "help"], capture_output=True, text=True, check=True).stdout
     for target in ("help", "build", "set-up", "demo", "test", "lint", "bench", "install", "uninstall", "deb", "clean"):
         assert f"\n  {target} " in f"\n{text}"
+
+
+# ---- man pages ----
+
+
+def manpages(*args: str) -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, str(ROOT / "scripts/deploy/manpages.py"), *args]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_the_pages_explain_states_files_and_examples(tmp_path: Path) -> None:
+    done = manpages(str(tmp_path / "new" / "man"))
+    assert (done.returncode, done.stderr) == (0, "")
+    page = (tmp_path / "new" / "man" / "mrcctl.1").read_text()
+    for section in ("EV STATES", "REASONS", "DROPS", "FILES", "EXAMPLES"):
+        assert f".SH {section}\n" in page
+    assert r"\fBASSUMED_BAD\fR" in page
+    assert ".SH FILES\n" in (tmp_path / "new" / "man" / "mrcd.8").read_text()
+    assert (tmp_path / "new" / "man" / "mrcd.toml.5").exists()
+
+
+def test_wrong_arguments_are_no_traceback() -> None:
+    assert manpages("--help").stdout.startswith("Usage: manpages.py [OPTIONS] DIRECTORY")
+    done = manpages()
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

@@ -169,14 +169,6 @@ def test_secrets_that_cut_reachable_peers_off_are_refused_without_force(tmp_path
     assert (host.used, host.said) == ([(other,)], ["reload_refused", "reloaded"])
 
 
-@pytest.mark.parametrize("secrets", [(A, B), (B, A)])
-def test_a_new_secret_beside_the_old_one_is_used(tmp_path: Path, secrets: tuple[Secret, ...]) -> None:
-    host = Running(tmp_path)
-    host.write(*secrets)
-    host.reload()
-    assert host.used == [secrets]
-
-
 def test_the_old_secret_may_go_when_all_reachable_peers_have_the_new_one(tmp_path: Path) -> None:
     host = Running(tmp_path)
     host.write(B)

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Checks the structure of mrcd/: packages import downwards only, without circles."""
+"""Checks the structure of mrcd/: packages import downwards only, without circles; one version of documents."""
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import mrcd
 
 MRCD = Path(__file__).parents[2] / "mrcd"
 LAYERS = (
@@ -72,3 +75,12 @@ def test_what_is_not_the_hosts_is_not_loaded_there(program: str) -> None:
     found = f"import sys, {program}; print(*(m for m in sys.modules if m.startswith({NOT_THE_HOSTS})))"
     done = subprocess.run([sys.executable, "-c", found], capture_output=True, text=True, check=True, cwd=MRCD.parent)
     assert not done.stdout.split()
+
+
+_OF_ITS_OWN = re.compile(r"""^SCHEMA_VERSION\b[^=\n]*=|["']schema_version["']: *\d""", re.MULTILINE)
+
+
+def test_all_documents_have_one_schema_version() -> None:
+    """A reader of --json checks one number, for every command."""
+    sources = Path(mrcd.__file__).parent.rglob("*.py")
+    assert [p.name for p in sources if _OF_ITS_OWN.search(p.read_text())] == ["versions.py"]

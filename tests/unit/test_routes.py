@@ -12,15 +12,10 @@ from mrcd.fabric.topology import Peer, Plan
 from mrcd.net import routes
 from mrcd.net.messages import Hop, Link, Route
 from tests.cluster_files import host
+from tests.unit.interfaces import link
 
-
-def nic(ifindex: int, name: str) -> Link:
-    mac = "02:00:00:00:00:01"
-    return Link(name, ifindex, mac, enabled=True, up=True, mtu=9100, kind=None, lower=None, vlan=0, noarp=False)
-
-
-NICS = {plane: nic(10 + plane, f"p{plane}") for plane in range(2)}
-MRC0 = nic(99, "mrc0")
+NICS = {plane: link(f"p{plane}", 10 + plane) for plane in range(2)}
+MRC0 = link("mrc0", 99)
 
 
 def plan(settings: str = "", *, own: str = '"10.99.0.1/32", "fd00:99::1/128"', paths: str = "") -> Plan:
@@ -110,11 +105,6 @@ def test_fallback_has_a_hop_per_usable_ev_with_the_right_function() -> None:
         Hop(11, None, ("5f00:0:4800:8800:4801:c400:e004:0",)),
         Hop(11, None, ("5f00:0:4800:8801:4801:c400:e004:0",)),
     )
-
-
-def test_a_single_usable_ev_is_a_single_hop() -> None:
-    found = to_peer(plan(), "h1", usable={128: True})
-    assert only(found, "10.99.0.2/32", 4000).hops == (Hop(11, None, ("5f00:0:4800:c401:e004::",)),)
 
 
 @pytest.mark.parametrize("usable", [{}, {0: False, 1: False, 128: False}, {2: True, 3: True}])

@@ -1,71 +1,134 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the settings that the programs get from the configuration: units and defaults."""
+"""Tests the settings that the programs get from the configuration, and [[classes]]."""
+
+from typing import Any
 
 import pytest
 
+from labkit.cluster.fabric import Parameters, cluster_text
 from mrcd.config import cluster_file
+from mrcd.daemon import write_tables
+from mrcd.errors import ConfigError
 from mrcd.fabric import topology
-from mrcd.kernel import settings
+from mrcd.kernel import enums, settings
+from mrcd.kernel.pinned import prefix_key
 from tests.cluster_files import host
 
 HOSTS = host(0, id=3) + host(1, id=4, t0=1)
 
 
-def known(cluster: str = "", health: str = "", peers: int = 0, more: str = "") -> dict[str, int]:
-    text = f"[cluster]\nt0s = 2\nplanes = 2\nevs_per_peer = 9\n{cluster}\n[health]\n{health}\n{HOSTS}{more}"
-    record = settings.settings(topology.plan(cluster_file.parse(text), "h1"), peers=peers)
-    return {name: int(record[name]) for name in record.dtype.names or () if not record[name].ndim}
+PROBES = """probe_late_ms = 7
+overdue_ms = 11
+loss_window_ms = 300
+reorder_us = 60
+skip_delay_us = 0
+hold_down_ms = 700
+hold_down_max_ms = 5000
+good_probes = 6
+ramp_ms = 90
+probe_interval_ms = 21
+probe_backoff_ms = 800
+unanswered = 9
+idle_probes = 1234"""
+LOSS = 'loss_rule = "any"\nloss_ratio = 0.0000014\nloss_samples = 3'
+# Keys of [cluster], of [health] and what follows, and settings that they make.
+CASES: list[tuple[str, str, dict[str, int]]] = [
+    ("", "", {
+        "planes": 2, "evs_per_peer": 9, "evs_per_plane": 4, "host_id": 4, "srh": 0, "loss_any": 0, "loss_ppm": 20_000,
+        "loss_samples": 10, "probe_packets": 8, "source_check": 1, "peers": 5,  # the highest host id is 4
+    }),
+    ("mtu = 1500\nudp_port = 99", "", {"udp_port": 99, "inner_mtu": 1420}),
+    ('encapsulation = "srh"', "", {"srh": 1}),
+    ("", PROBES, {  # times are microseconds
+        "probe_late_us": 7000, "overdue_us": 11_000, "loss_window_us": 300_000, "probe_gap_us": 300, "reorder_us": 60,
+        "skip_delay_us": 0, "hold_down_ms": 700, "hold_down_max_ms": 5000, "good_probes": 6, "ramp_us": 90_000,
+        "probe_interval_us": 21_000, "probe_backoff_us": 800_000, "unanswered": 9, "idle_probes": 1234,
+    }),
+    ('granularity = "packet"', "", {"probe_packets": 64}),
+    ('granularity = "burst"', "probe_packets = 5", {"probe_packets": 5}),
+    ('granularity = "packet"', "probe_packets = 5", {"probe_packets": 5}),
+    ("", LOSS, {"loss_any": 1, "loss_ppm": 1, "loss_samples": 3}),
+    ("", '[overlay]\nsource_check = "off"', {"source_check": 0}),
+]  # fmt: skip
 
 
-def test_the_fabric() -> None:
-    s = known("mtu = 1500\nudp_port = 99")
-    assert (s["planes"], s["evs_per_peer"], s["evs_per_plane"]) == (2, 9, 4)
-    assert (s["host_id"], s["udp_port"], s["inner_mtu"], s["srh"]) == (4, 99, 1420, 0)
-    assert known('encapsulation = "srh"')["srh"] == 1
+@pytest.mark.parametrize(("cluster", "more", "made"), CASES, ids=range(len(CASES)))
+def test_settings_by_the_cluster_file(cluster: str, more: str, made: dict[str, int]) -> None:
+    text = f"[cluster]\nt0s = 2\nplanes = 2\nevs_per_peer = 9\n{cluster}\n[health]\n{more}\n{HOSTS}"
+    record = settings.settings(topology.plan(cluster_file.parse(text), "h1"))
+    assert {name: int(record[name]) for name in made} == made
 
 
-def test_the_key_of_link_probes() -> None:
+def test_the_key_of_link_probes_and_the_rows_of_tables() -> None:
     plan = topology.plan(cluster_file.parse(HOSTS.join(("[cluster]\nt0s = 2\n", ""))), "h1")
-    assert settings.settings(plan, link_key=bytes(range(16)))["link_key"].tobytes() == bytes(range(16))
+    record = settings.settings(plan, link_key=bytes(range(16)), peers=72)
+    assert (record["link_key"].tobytes(), int(record["peers"])) == (bytes(range(16)), 72)
 
 
-def test_times_are_microseconds() -> None:
-    s = known("", "probe_late_ms = 7\noverdue_ms = 11\nloss_window_ms = 300\nreorder_us = 60\nskip_delay_us = 0")
-    assert (s["probe_late_us"], s["overdue_us"], s["loss_window_us"]) == (7000, 11_000, 300_000)
-    assert (s["probe_gap_us"], s["reorder_us"], s["skip_delay_us"]) == (300, 60, 0)
+# ---- classes ----
 
 
-def test_the_deadlines_of_an_ev_that_is_not_in_use() -> None:
-    s = known(
-        "",
-        "hold_down_ms = 700\nhold_down_max_ms = 5000\ngood_probes = 6\nramp_ms = 90\n"
-        "probe_interval_ms = 21\nprobe_backoff_ms = 800\nunanswered = 9\nidle_probes = 1234",
-    )
-    assert (s["hold_down_ms"], s["hold_down_max_ms"], s["good_probes"], s["ramp_us"]) == (700, 5000, 6, 90_000)
-    assert (s["probe_interval_us"], s["probe_backoff_us"]) == (21_000, 800_000)
-    assert (s["unanswered"], s["idle_probes"]) == (9, 1234)
+FLOWLET, PINNED = enums.Policy.FLOWLET, enums.Policy.PINNED
+CLUSTER = cluster_text("test", Parameters())
 
 
-def test_the_rows_of_the_peers_tables() -> None:
-    assert known(peers=72)["peers"] == 72
-    assert known()["peers"] == 5  # the highest host id is 4
+def plan(classes: str) -> topology.Plan:
+    return topology.plan(cluster_file.parse(CLUSTER + classes), "h0")
+
+
+def test_ports_ranges_and_dscps() -> None:
+    told = settings.classes(plan('[[classes]]\npolicy = "pinned"\nports = [1, "65534-65535"]\ndscp = [0, 63]\n'))
+    assert [p for p in range(65536) if told["ports"][p] == PINNED] == [1, 65534, 65535]
+    assert [d for d in range(64) if told["dscp"][d] == PINNED] == [0, 63]
+
+
+def test_the_first_class_with_a_port_wins() -> None:
+    text = '[[classes]]\npolicy = "flowlet"\nports = [50]\n[[classes]]\npolicy = "pinned"\nports = ["49-51"]\n'
+    assert settings.classes(plan(text))["ports"][49:52].tolist() == [PINNED, FLOWLET, PINNED]
+
+
+@pytest.mark.parametrize(("text", "on"), [("ports = [50]", 1), ("dscp = [1]", 1), ('prefixes = ["10.99.0.3/32"]', 0)])
+def test_packets_are_parsed_only_if_a_class_needs_it(text: str, on: int) -> None:
+    assert settings.settings(plan(f'[[classes]]\npolicy = "pinned"\n{text}\n'))["classes"] == on
+
+
+def value(found: dict[bytes, int], address: bytes, length: int) -> Any:
+    word = found[prefix_key(address, length)]
+    return word & 0xFFFF, enums.Policy(word >> 16)
+
+
+def test_a_class_of_destinations_covers_the_hosts_prefixes_within_it_and_may_be_part_of_one() -> None:
+    text = '[[classes]]\npolicy = "pinned"\nprefixes = ["10.99.0.3/32", "10.100.2.128/25"]\n'
+    found = write_tables.prefixes(plan(text))
+    assert value(found, bytes([10, 99, 0, 3]), 32) == (2, PINNED)
+    assert value(found, bytes([10, 100, 2, 128]), 25) == (2, PINNED)
+    assert value(found, bytes([10, 100, 2, 0]), 24) == (2, enums.Policy.NONE)
+    assert len(found) == len(write_tables.prefixes(plan(""))) + 1
+
+
+def test_the_first_of_two_overlapping_destination_classes_wins() -> None:
+    wide, narrow = ('[[classes]]\npolicy = "{}"\nprefixes = ["{}"]\n'.format(*c) for c in (
+        ("flowlet", "10.100.2.0/24"), ("pinned", "10.100.2.128/25"),
+    ))  # fmt: skip
+    for text, policy in ((wide + narrow, FLOWLET), (narrow + wide, PINNED)):
+        found = write_tables.prefixes(plan(text))
+        assert value(found, bytes([10, 100, 2, 0]), 24) == (2, FLOWLET)
+        assert value(found, bytes([10, 100, 2, 128]), 25) == (2, policy)
 
 
 @pytest.mark.parametrize(
-    ("granularity", "health", "packets"),
-    [("burst", "", 8), ("packet", "", 64), ("burst", "probe_packets = 5", 5), ("packet", "probe_packets = 5", 5)],
+    ("text", "words"),
+    [
+        ('policy = "pinned"', "a class needs prefixes, ports or dscp"),
+        ('policy = "sticky"\ndscp = [1]', "'spray', 'flowlet' or 'pinned'"),
+        ('policy = "pinned"\ndscp = [64]', "less than or equal to 63"),
+        ('policy = "pinned"\nports = [0]', "0 is not a port"),
+        ('policy = "pinned"\nports = ["7-5"]', "'7-5' is not a port"),
+        ('policy = "pinned"\nports = ["http"]', "'http' is not a port"),
+        ('policy = "pinned"\nprefixes = ["192.0.2.0/24"]', "192.0.2.0/24 is not within any host's prefixes"),
+    ],
 )
-def test_reports_by_granularity(granularity: str, health: str, packets: int) -> None:
-    assert known(f'granularity = "{granularity}"', health)["probe_packets"] == packets
-
-
-@pytest.mark.parametrize(("value", "on"), [("strict", 1), ("off", 0)])
-def test_inner_addresses_are_checked_unless_that_is_off(value: str, on: int) -> None:
-    assert known(more=f'[overlay]\nsource_check = "{value}"')["source_check"] == on
-
-
-def test_the_loss_rule() -> None:
-    s = known()
-    assert (s["loss_any"], s["loss_ppm"], s["loss_samples"]) == (0, 20_000, 10)
-    s = known("", 'loss_rule = "any"\nloss_ratio = 0.0000014\nloss_samples = 3')
-    assert (s["loss_any"], s["loss_ppm"], s["loss_samples"]) == (1, 1, 3)
+def test_invalid_classes_are_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        cluster_file.parse(f"{CLUSTER}[[classes]]\n{text}\n")
+    assert words in str(caught.value)

@@ -34,10 +34,10 @@ def followed(f: Format, text: str, change: Change = lambda _, t: t, evs: int = 2
 
 
 @each_format
-@pytest.mark.parametrize("name", ["t0-0-0", "t1-0-1"])
-def test_the_text_is_that_of_the_documented_syntax(f: Format, name: str) -> None:
-    golden = GOLDEN / f"{f.name}-{name}.{f.suffix}"
-    assert f.text(f.switches(cluster_file.parse(SMALL)).switch(name)) == golden.read_text()
+def test_the_text_is_that_of_the_documented_syntax(f: Format) -> None:
+    """Of a T0, which has all that a T1 has, and hosts with filters. Below, all switches are read back."""
+    golden = GOLDEN / f"{f.name}-t0-0-0.{f.suffix}"
+    assert f.text(f.switches(cluster_file.parse(SMALL)).switch("t0-0-0")) == golden.read_text()
 
 
 @each_format

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests uSIDs, carriers and EVs against addresses computed by hand, and what both ends of a pair must agree on."""
+"""Tests addresses, uSIDs, EVs and MTUs of plans, and the numbering of uSIDs read backwards."""
 
 import itertools
 from ipaddress import IPv6Address, IPv6Network
@@ -7,7 +7,9 @@ from ipaddress import IPv6Address, IPv6Network
 import pytest
 
 from mrcd.config import cluster_file
+from mrcd.ctl.commands.paths import hop
 from mrcd.fabric import topology
+from mrcd.fabric.srv6 import hops
 from mrcd.fabric.topology import EV, Peer, Plan
 from tests.cluster_files import host
 
@@ -113,16 +115,6 @@ def test_across_t0s_an_ev_is_t0_t1_t0_host() -> None:
     assert [(e.plane, e.t1) for e in found] == list(itertools.product(range(4), range(4)))
 
 
-def test_an_ev_under_one_t0_is_t0_host() -> None:
-    found = evs(cluster(), "h2", "h3")
-    assert [str(e.segments[0]) for e in found] == [
-        "5f00:0:4001:c001::", "5f00:0:4801:c401::", "5f00:0:5001:c801::", "5f00:0:5801:cc01::",
-    ]  # fmt: skip
-    assert [e.plane for e in found] == [0, 1, 2, 3]
-    assert {e.t1 for e in found} == {None}
-    assert {len(e.segments) for e in found} == {1}
-
-
 THIN = "planes = 4\nt1s = 64\nevs_per_peer = 32"  # 8 of 64 T1s in each plane
 
 
@@ -157,11 +149,6 @@ def test_the_choice_is_the_same_in_every_version() -> None:
     found = evs(cluster(THIN), "h0", "h2")
     assert [e.t1 for e in found if e.plane == 0] == [12, 17, 20, 21, 35, 46, 54, 56]
     assert [e.t1 for e in found if e.plane == 3] == [9, 10, 22, 25, 36, 42, 45, 50]
-
-
-def test_a_host_is_not_its_own_peer_and_every_other_is() -> None:
-    assert [p.host.name for p in topology.plan(cluster(), "h1").peers] == ["h0", "h2", "h3"]
-    assert topology.plan(cluster(places="0:0"), "h0").peers == ()
 
 
 # ---- explicit paths ----
@@ -199,3 +186,56 @@ def test_the_inner_mtu_leaves_room_for_the_longest_headers(
         plan = topology.plan(cluster(f'encapsulation = "{encapsulation}"\nmtu = {mtu}', places, paths), "h0")
         assert (plan.overhead, plan.inner_mtu) == (overhead, mtu - overhead)
         assert plan.inner_mtu >= 1280
+
+
+# ---- read backwards ----
+
+
+FAR = host(0, t0=1, port=3) + host(1, t0=4, port=9)
+
+
+def far_cluster(encapsulation: str, hosts: str = FAR) -> topology.Plan:
+    text = f'[cluster]\nplanes = 3\nt0s = 5\nt1s = 7\nencapsulation = "{encapsulation}"\n{hosts}'
+    return topology.plan(cluster_file.parse(text), "h0")
+
+
+@pytest.mark.parametrize("encapsulation", ["usid", "srh"])
+def test_every_planned_path_is_read_back(encapsulation: str) -> None:
+    (peer,) = far_cluster(encapsulation).peers
+    assert len(peer.evs) == 21
+    for ev in peer.evs:
+        found = hops(ev.segments, BLOCK)
+        kinds = [("t0", 1), ("t1", ev.t1), ("t0", 4), ("host", 9)]
+        assert [(h.kind, h.number) for h in found] == kinds
+        assert {h.plane for h in found} == {ev.plane}
+        assert [h.usid for h in found] == list(ev.usids)
+        assert [h.segment for h in found] == ([0, 1, 2, 3] if encapsulation == "srh" else [0, 0, 0, 0])
+
+
+def test_the_destination_is_what_the_hop_receives() -> None:
+    found = hops([IPv6Address("5f00:0:4003:8002:4007:c001::")], BLOCK)
+    assert [str(h.destination) for h in found] == [
+        "5f00:0:4003:8002:4007:c001::",
+        "5f00:0:8002:4007:c001::",
+        "5f00:0:4007:c001::",
+        "5f00:0:c001::",
+    ]
+    assert " → ".join(hop(h.document(), 0) for h in found) == "T0 3 → T1 2 → T0 7 → host port 1"
+    assert hop(found[0].document(), 1) == "T0 3 (of plane 0)"
+
+
+def test_six_usids_fill_a_carrier() -> None:
+    found = hops([IPv6Address("5f00:0:1:4001:8001:4801:e006:c001")], BLOCK)
+    assert [h.kind for h in found] == ["other", "t0", "t1", "t0", "other", "host"]
+    assert [hop(h.document(), 0) for h in found][:4] == ["uSID 0001", "T0 1", "T1 1", "T0 1 (of plane 1)"]
+    assert found[4].document() == {
+        "segment": 0, "destination": "5f00:0:e006:c001::", "usid": "e006", "kind": "other", "plane": None,
+        "number": None,
+    }  # fmt: skip
+
+
+def test_an_ecmp_path_is_only_an_address() -> None:
+    (peer,) = far_cluster("ecmp").peers
+    (only,) = hops(peer.evs[0].segments, BLOCK)
+    assert (only.kind, only.usid, only.plane) == ("address", None, None)
+    assert hop(only.document(), 0) == f"any way to {peer.addresses[0]}"

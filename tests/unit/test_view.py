@@ -71,25 +71,47 @@ class Host(Arrays):
         return next(p for p in self.view.paths() if (p["peer"], p["ev"]) == ("h1", 5))
 
 
-def test_a_path_s_packets() -> None:
-    p = Host().path()
-    assert (p["tx_packets"], p["rx_packets"], p["lost_packets"], p["loss_ratio"]) == (1000, 891, 9, 0.01)
-    assert (p["rtt_ns"], p["ce_packets"], p["skips"], p["flaps"]) == (30_000, 6, 7, 3)
-    assert (p["last_tx_s"], p["since_s"]) == (None, None)
-    assert Host().path(last_tx_ns=NOW_NS - 2 * S)["last_tx_s"] == 2
-    # The programs write while this reads: losses never exceed judged packets.
-    p = Host().path(judged=3)
-    assert (p["lost_packets"], p["rx_packets"]) == (3, 0)
+AGO = 90 * S  # since when a state is
+BAD: dict[str, int] = {
+    "state": EvState.ASSUMED_BAD,
+    "state_since_ns": NOW_NS - 60 * S,
+    "loss_ns": NOW_NS - S,
+    "good": 4,
+}
+# Fields of an EV's records, and what its document has.
+PATHS: list[tuple[dict[str, int], dict[str, Any]]] = [
+    ({}, {
+        "tx_packets": 1000, "rx_packets": 891, "lost_packets": 9, "loss_ratio": 0.01, "rtt_ns": 30_000,
+        "ce_packets": 6, "skips": 7, "flaps": 3, "last_tx_s": None, "since_s": None, "reason": "healed",
+    }),
+    ({"last_tx_ns": NOW_NS - 2 * S}, {"last_tx_s": 2}),
+    ({"judged": 3}, {"lost_packets": 3, "rx_packets": 0}),  # the programs write while this reads
+    # A skipped EV has its own start and its own reason.
+    ({"state_since_ns": NOW_NS - AGO, "lag_ns": NOW_NS - 2 * S}, {"since_s": 90}),
+    ({"state": EvState.SKIP, "state_since_ns": NOW_NS - AGO, "lag_ns": NOW_NS - 2 * S},
+     {"since_s": 2, "reason": "congested"}),
+    ({"state": EvState.SKIP, "state_since_ns": NOW_NS - AGO, "skip_reason": Reason.LAGGING},
+     {"since_s": None, "reason": "lagging"}),
+    # The next probe: an EV in use has none, it is probed in its turn.
+    ({"probe_after_ns": 0}, {"next_probe_s": None}),
+    *(({"state": state, "probe_after_ns": NOW_NS + 60 * S}, {"next_probe_s": 60})
+      for state in (EvState.ASSUMED_BAD, EvState.UNKNOWN, EvState.DENIED)),
+    ({"state": EvState.DENIED, "probe_after_ns": 1}, {"next_probe_s": 0, "rtt_ns": 30_000}),
+    # The hold-down that is left, of 4 s after the third flap; a failed path has no round trip.
+    (BAD | {"state": EvState.GOOD}, {"hold_down_s": None}),
+    (BAD, {"hold_down_s": 3, "rtt_ns": None}),
+    (BAD | {"loss_ns": NOW_NS - 60 * S}, {"hold_down_s": 0}),
+    (BAD | {"state_since_ns": NOW_NS - 2 * S, "loss_ns": 0}, {"hold_down_s": 2}),
+    (BAD | {"good": 0, "loss_ns": NOW_NS - 60 * S}, {"hold_down_s": 4}),  # it does not decrease
+    (BAD | {"good": 0, "state_since_ns": NOW_NS - 2 * S, "loss_ns": 0, "lag_ns": NOW_NS}, {"hold_down_s": 2}),  # late?
+    *(({"weight": weight}, {"weight": weight / 8}) for weight in (1, 2, 4, 8)),
+]  # fmt: skip
 
 
-def test_a_skipped_ev_has_its_own_start_time() -> None:
-    host = Host()
-    host.path_stats["lag_ns"][1, 5] = host.now - 2 * S
-    known = {"state_since_ns": host.now - 90 * S}
-    for state, ago_s in ((EvState.GOOD, 90), (EvState.SKIP, 2), (EvState.DENIED, 90)):
-        assert host.path(state=state, **known)["since_s"] == ago_s
-    host.path_stats["lag_ns"][1, 5] = 0  # a congested one
-    assert host.path(state=EvState.SKIP)["since_s"] is None
+@pytest.mark.parametrize(("fields", "shown"), PATHS, ids=range(len(PATHS)))
+def test_the_document_of_a_path(fields: dict[str, int], shown: dict[str, Any]) -> None:
+    found = Host().path(**fields)
+    assert {name: found[name] for name in shown} == shown
 
 
 @pytest.mark.parametrize(
@@ -126,36 +148,6 @@ def test_hops_only_where_they_are_asked_for() -> None:
     assert [h["kind"] for h in view.paths(peer="h1", decode=True)[0]["hops"]] == ["t0", "t1", "t0", "host"]
 
 
-def test_the_reason_is_that_of_the_state() -> None:
-    h = Host()
-    assert h.path()["reason"] == "healed"
-    assert h.path(state=EvState.SKIP)["reason"] == "congested"
-    assert h.path(state=EvState.SKIP, skip_reason=Reason.LAGGING)["reason"] == "lagging"
-
-
-def test_the_next_probe() -> None:
-    h = Host()
-    assert h.path(probe_after_ns=0)["next_probe_s"] is None  # in use: in its turn
-    for state in (EvState.ASSUMED_BAD, EvState.UNKNOWN, EvState.DENIED):
-        assert h.path(state=state, probe_after_ns=h.now + 60 * S)["next_probe_s"] == 60
-    assert h.path(probe_after_ns=1)["next_probe_s"] == 0
-
-
-def test_the_hold_down_that_is_left() -> None:
-    h = Host()
-    known = {"state_since_ns": h.now - 60 * S, "loss_ns": h.now - S, "good": 4}
-    assert h.path(**known)["hold_down_s"] is None  # the EV is in use
-    assert h.path(state=EvState.ASSUMED_BAD)["hold_down_s"] == 3  # the third flap: 4 s
-    assert h.path(loss_ns=h.now - 60 * S)["hold_down_s"] == 0
-    assert h.path(state_since_ns=h.now - 2 * S)["hold_down_s"] == 2
-    assert h.path(good=0)["hold_down_s"] == 4  # it does not decrease
-    assert h.path(lag_ns=h.now)["hold_down_s"] == 2  # what is missing may be late
-
-
-def test_the_weight_is_a_share() -> None:
-    assert [Host().path(weight=w)["weight"] for w in (1, 2, 4, 8)] == [0.125, 0.25, 0.5, 1.0]
-
-
 def test_usable_evs_are_bits_by_ev() -> None:
     h = Host()
     words = np.zeros(abi.EV_WORDS, np.uint64)
@@ -167,24 +159,14 @@ def test_usable_evs_are_bits_by_ev() -> None:
     assert next(p for p in h.view.peers() if p["peer"] == "h1")["usable_evs"] == 1
 
 
-def test_a_failed_path_has_no_round_trip() -> None:
-    h = Host()
-    assert h.path(state=EvState.DENIED)["rtt_ns"] == 30_000
-    assert h.path(state=EvState.ASSUMED_BAD)["rtt_ns"] is None
-    assert next(p for p in h.view.peers() if p["peer"] == "h1")["rtt_ns"] is None
-
-
-def test_the_age_of_the_states_is_that_of_the_last_tick() -> None:
+def test_a_peer_names_its_refused_packets_and_the_last_tick_its_age() -> None:
     h = Host()
     assert h.view.tick_age_s() is None
     h.clock["began_ns"] = h.now - 5 * S
     assert h.view.tick_age_s() == 5
-
-
-def test_a_peer_names_its_refused_packets() -> None:
-    h = Host()
-    h.peers["refused"][1] = 6
+    h.peers["refused"][1], h.evs["state"][1, 5] = 6, EvState.ASSUMED_BAD
     assert {p["peer"]: p["refused_packets"] for p in h.view.peers()} == {"h1": 6, "h2": 0, "h3": 0}
+    assert next(p for p in h.view.peers() if p["peer"] == "h1")["rtt_ns"] is None
 
 
 def test_peers_sum_up_what_is_configured() -> None:

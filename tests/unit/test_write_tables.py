@@ -4,12 +4,11 @@
 import ipaddress
 from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scapy.layers.inet6 import IPv6ExtHdrSegmentRouting
 
 from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
@@ -21,6 +20,7 @@ from mrcd.net.hooks import Port
 from mrcd.net.messages import Link
 from tests.cluster_files import dual, host
 from tests.unit.arrays import Arrays
+from tests.unit.interfaces import link
 
 
 def write(arrays: Arrays, plan: Plan, refresh: Callable[[int], None] = lambda row: None) -> list[int]:
@@ -61,23 +61,6 @@ def test_a_reduced_srh_by_hand() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
-def test_a_reduced_srh_is_what_scapy_reads(count: int) -> None:
-    segments = addresses(*(f"5f00:0:{i}::" for i in range(1, count + 1)))
-    raw = srv6.reduced_srh(segments)
-    assert len(raw) == topology.srh_bytes(count) <= abi.SRH_MAX
-    srh: Any = IPv6ExtHdrSegmentRouting(raw)
-    assert (srh.nh, srh.type, srh.segleft, srh.lastentry) == (17, 4, count - 1, count - 2)
-    assert [IPv6Address(a) for a in srh.addresses] == list(reversed(segments[1:]))
-    assert (srh.len + 1) * 8 == len(raw)
-    # The first node looks up entry [segments left − 1] next: that is the second segment.
-    assert IPv6Address(srh.addresses[srh.segleft - 1]) == segments[1]
-    built = IPv6ExtHdrSegmentRouting(
-        nh=17, segleft=count - 1, lastentry=count - 2, addresses=[str(s) for s in reversed(segments[1:])]
-    )
-    assert bytes(built) == raw
-
-
 # ---- peers and EVs ----
 
 
@@ -107,20 +90,6 @@ def test_the_floor_is_the_configured_one() -> None:
     write(t, plan("ev_min_active = 3"))
     assert t.peers["floor"].tolist() == [0, 3, 3]
     assert [write_tables.default_floor(n) for n in (0, 1, 3, 4, 7, 8, 16, 256)] == [1, 1, 1, 1, 1, 2, 4, 64]
-
-
-def test_segments_are_a_destination_and_an_srh() -> None:
-    t = Arrays(3, 8)
-    p = plan('encapsulation = "srh"')
-    write(t, p)
-    for peer in p.peers:
-        for ev in peer.evs:
-            record = t.evs[peer.host.id, ev.ev]
-            srh = srv6.reduced_srh(ev.segments)
-            assert record["dst"].tobytes() == ev.segments[0].packed
-            assert record["srh_len"] == len(srh) == (56 if ev.t1 is not None else 24)
-            stored = t.srhs[peer.host.id * 8 + ev.ev]["bytes"]
-            assert stored[: len(srh)].tobytes() == srh
 
 
 def live(t: Arrays) -> None:
@@ -249,20 +218,11 @@ def test_the_pace_of_idle_probes_is_written(idle_probes: int, idle_us: int, idle
     assert [int(t.node[name]) for name in ("idle_us", "idle_evs")] == [idle_us, idle_evs]
 
 
-def test_table_rows_and_evs_beyond_the_plan_stay_empty() -> None:
-    t = Arrays(300, 256)
-    assert write(t, plan("encapsulation = 'ecmp'")) == [1, 2]
-    assert np.flatnonzero(t.peers["configured"]).tolist() == [1, 2]
-    assert not t.evs[2, 8:]["configured"].any()
-    assert not t.evs[3:]["configured"].any()
-
-
 # ---- the host's own planes ----
 
 
-def nic(name: str, ifindex: int, *, up: bool = True, **other: object) -> Link:
-    fields: dict[str, Any] = {"enabled": True, "kind": None, "lower": None, "vlan": 0, "noarp": False} | other
-    return Link(name=name, ifindex=ifindex, mac=f"02:00:00:00:00:{ifindex:02x}", up=up, mtu=9100, **fields)
+def nic(name: str, ifindex: int, **other: object) -> Link:
+    return link(name, ifindex, mac=f"02:00:00:00:00:{ifindex:02x}", **other)
 
 
 def both(make: Callable[[int], Link]) -> dict[int, Port]:

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests what a reload's request may say, what a reload answers meanwhile, and threads that make documents."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from mrcd.api.server import Api
+from mrcd.daemon.daemon import Daemon
+from mrcd.daemon.reload import Reloader
+from mrcd.fleet.member import FleetMember
+from mrcd.view.workers import Readers
+
+
+class Asked:
+    """Stands in for a reloader, and records its calls."""
+
+    def __init__(self) -> None:
+        self.force: list[bool] = []
+
+    async def reload(self, *, force: bool) -> dict[str, Any]:
+        """Does nothing."""
+        self.force.append(force)
+        return {}
+
+
+def reload(directory: Path, body: bytes | None) -> tuple[int, dict[str, Any], list[bool]]:
+    """Returns status and answer, and the recorded calls."""
+    asked, path = Asked(), str(directory / "s")
+
+    async def scenario() -> tuple[int, dict[str, Any]]:
+        runner = web.AppRunner(Api(cast(Daemon, None), cast(Reloader, asked), cast(FleetMember, None)).application())
+        await runner.setup()
+        await web.UnixSite(runner, path).start()
+        try:
+            async with (
+                aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,
+                session.post("http://mrcd/v1/reload", data=body) as answer,
+            ):
+                return answer.status, await answer.json()
+        finally:
+            await runner.cleanup()
+
+    return *asyncio.run(scenario()), asked.force
+
+
+@pytest.mark.parametrize(
+    ("body", "force"), [(None, False), (b"{}", False), (b'{"force": false}', False), (b'{"force": true}', True)]
+)
+def test_a_reload_passes_the_force_flag(tmp_path: Path, body: bytes | None, force: bool) -> None:
+    assert reload(tmp_path, body) == (200, {}, [force])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "the request's body is not JSON"),
+        (b"[" * 100_000, "the request's body is not JSON"),
+        (b"[true]", "the request's body is not a JSON object"),
+        (b'{"force": "no"}', "force must be true or false, not 'no'"),
+        (b'{"force": 0}', "force must be true or false, not 0"),
+    ],
+    ids=["cut off", "deep", "list", "text", "number"],
+)
+def test_an_invalid_body_reloads_nothing(tmp_path: Path, body: bytes, said: str) -> None:
+    """A body that is not understood may mean something else than a forced reload."""
+    status, answer, asked = reload(tmp_path, body)
+    assert (status, answer["error"], answer["exit_code"], asked) == (400, said, 1, [])
+
+
+def test_a_document_asked_for_during_a_reload_is_made_of_the_new_tables() -> None:
+    async def ask() -> str | None:
+        daemon = SimpleNamespace(encapsulation=None, readers=Readers(), view=SimpleNamespace(peers=lambda: ["old"]))
+        api = Api(cast(Daemon, daemon), cast(Reloader, None), cast(FleetMember, None))
+        asking = asyncio.create_task(api.listed("peers")(cast(web.Request, None)))
+        await asyncio.sleep(0)
+        daemon.view = SimpleNamespace(peers=lambda: ["new"])
+        daemon.readers.go_on()
+        return (await asking).text
+
+    assert json.loads(asyncio.run(ask()) or "") == ["new"]
+
+
+@pytest.mark.parametrize(("ids", "newest"), [([], None), ([7], 7), ([255, 1], 1)])
+def test_keys_are_those_of_the_tables_and_the_newest_that_of_the_file(ids: list[int], newest: int | None) -> None:
+    async def ask() -> str | None:
+        view = SimpleNamespace(keys=lambda: {"mode": "required", "newest": None, "peers": []})
+        daemon = SimpleNamespace(readers=Readers(), view=view, keyring=SimpleNamespace(ids=ids))
+        daemon.readers.go_on()
+        return (
+            await Api(cast(Daemon, daemon), cast(Reloader, None), cast(FleetMember, None)).keys(cast(web.Request, None))
+        ).text
+
+    assert json.loads(asyncio.run(ask()) or "") == {"mode": "required", "newest": newest, "peers": []}
+
+
+class Slow:
+    """A document that waits until `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.began, self.go_on = threading.Event(), threading.Event()
+
+    def read(self) -> str:
+        self.calls += 1
+        self.began.set()
+        assert self.go_on.wait(10)
+        return "made"
+
+
+def open_readers() -> Readers:
+    readers = Readers()
+    readers.go_on()
+    return readers
+
+
+async def begun(slow: Slow) -> None:
+    assert await asyncio.to_thread(slow.began.wait, 10)
+
+
+def test_a_request_during_a_reload_waits_for_its_end() -> None:
+    async def ask() -> str:
+        readers, slow = open_readers(), Slow()
+        slow.go_on.set()
+        await readers.stop()
+        asking = asyncio.create_task(readers.read(slow.read))
+        await asyncio.sleep(0.01)
+        assert slow.calls == 0
+        readers.go_on()
+        return await asking
+
+    assert asyncio.run(ask()) == "made"
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_reload_waits_for_the_threads_that_read(cancelled: bool) -> None:
+    """A request may be cancelled; its thread continues to read."""
+
+    async def ask() -> None:
+        readers, slow = open_readers(), Slow()
+        asking = asyncio.create_task(readers.read(slow.read))
+        await begun(slow)
+        if cancelled:
+            asking.cancel()
+            await asyncio.wait([asking])
+        stopping = asyncio.create_task(readers.stop())
+        await asyncio.sleep(0.01)
+        assert not stopping.done()
+        slow.go_on.set()
+        await asyncio.wait_for(stopping, 10)
+        assert cancelled or await asking == "made"
+
+    asyncio.run(ask())
+
+
+def test_an_error_is_raised_to_the_request() -> None:
+    async def ask() -> None:
+        readers = open_readers()
+        with pytest.raises(ValueError, match="mine"):
+            await readers.read(lambda: int("mine"))
+        await readers.stop()  # no thread reads any more
+
+    asyncio.run(ask())

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests what labs and the matrix of kernels are made of: fabrics, faults, daemons, gaps in goodput, packages."""
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from labkit.cluster import bringup, processes, render, state
+from labkit.cluster.fabric import Parameters, PortRef, build, owns, parse_setting
+from labkit.faults import inject, targets
+from labkit.faults.inject import Fault, PortState
+from labkit.kernels import fresh_debian, matrix, packages
+from labkit.measure import goodput
+from labkit.measure.goodput import BIN_NS
+from mrcd.errors import MrcdError, UsageError
+from mrcd.fabric import topology
+
+
+def test_settings_of_health_and_overlay_reach_the_cluster_file() -> None:
+    settings = dict(map(parse_setting, ("hold_down_ms=150", "loss_ratio=0.1", "loss_rule=any")))
+    overlay = dict(map(parse_setting, ("dup_ack_us=0", "source_check=off")))
+    parameters = Parameters(health=settings, overlay=overlay, rate_bits_per_s=1_000_000_000)
+    found = build("x", parameters).config
+    assert (found.health.hold_down_ms, found.health.loss_ratio, found.health.loss_rule) == (150, 0.1, "any")
+    assert (found.overlay.dup_ack_us, found.overlay.burst_bytes, found.overlay.source_check) == (0, 65_535, "off")
+    assert Parameters.from_json(parameters.as_json()) == parameters
+    assert "[health]" not in build("x", Parameters()).toml
+    for wrong in ("hold_down_ms", "hold_down_ms=", "=1"):
+        with pytest.raises(UsageError, match="not a setting"):
+            parse_setting(wrong)
+    with pytest.raises(MrcdError, match="hold_down_ms"):
+        build("x", Parameters(health=dict([parse_setting("hold_down_ms=soon")])))
+    with pytest.raises(MrcdError, match="unknown key"):
+        build("x", Parameters(health={"patience": 1}))
+
+
+def test_hosts_back_to_back_reach_each_other_s_own_sid() -> None:
+    fabric = build("x", Parameters(direct=True, hosts=9, mtu=1500))
+    assert fabric.hosts == list(fabric.nodes) == ["h0", "h1"]
+    assert [(k.upper, k.lower) for k in fabric.links] == [(("h0", f"p{p}"), ("h1", f"p{p}")) for p in range(4)]
+    sids = topology.plan(fabric.config, "h1").sids
+    evs = topology.plan(fabric.config, "h0").peers[0].evs
+    assert [(e.plane, e.segments) for e in evs] == [(p, (sids[p],)) for p in range(4)]
+    assert [p.gateway_mac for p in fabric.nodes["h0"].ports] == [p.mac for p in fabric.nodes["h1"].ports]
+    with pytest.raises(UsageError, match="no switches"):
+        targets.parse(fabric, "nic:h0:0")
+    ecmp = build("x", Parameters(direct=True, encapsulation="ecmp")).config
+    assert [e.ev for e in topology.plan(ecmp, "h0").peers[0].evs] == [0, 1, 2, 3]
+
+
+def test_a_lab_owns_exactly_its_namespaces_and_stays_in_its_directory() -> None:
+    for name in ("", "-a", "A", "a/b", "..", "a" * 32):
+        with pytest.raises(UsageError):
+            build(name, Parameters())
+    assert owns("a", "mrc-a-h0")
+    assert owns("a", "mrc-a-t1-0-12")
+    for name in ("mrc-ab-h0", "mrc-a-t0-h0", "mrc-a-t0-t0-1-2", "mrc-a-h0-h0", "mrc-a-x", "a-h0"):
+        assert not owns("a", name)
+    assert owns("a-t0", "mrc-a-t0-t0-1-2")
+
+
+# ---- faults ----
+
+FABRIC = build("x", Parameters())
+
+
+def test_fault_programs_see_every_packet_once_and_never_in_a_host() -> None:
+    nic = targets.parse(FABRIC, "nic:h3:1")
+    assert nic.taps == ((PortRef("t0-1-1", "h3"), "ingress"), (PortRef("t0-1-1", "h3"), "egress"))
+    link = targets.parse(FABRIC, "link:2:0:3")
+    assert link.taps == ((PortRef("t1-2-3", "t0-0"), "ingress"), (PortRef("t0-2-0", "t1-3"), "ingress"))
+    t0 = targets.parse(FABRIC, "t0:0:1")
+    assert {e.port for e, _ in t0.taps} == {"h2", "h3", "t1-0", "t1-1", "t1-2", "t1-3"}
+    assert {(e.node, d) for e, d in t0.taps} == {("t0-0-1", "ingress")}
+    assert t0.closers == tuple(e for e, _ in t0.taps)
+    assert len(t0.ends) == 12
+
+
+@pytest.mark.parametrize("text", ["t1:0", "t1:4:0", "t1:0:4", "t0:0:2", "link:0:0:4", "nic:h4:0", "nic:0:0", "h0", ""])
+def test_unknown_targets_are_usage_errors(text: str) -> None:
+    with pytest.raises(UsageError):
+        targets.parse(FABRIC, text)
+
+
+def test_faults_of_a_t1_have_no_direction() -> None:
+    with pytest.raises(UsageError, match="has no direction") as caught:
+        targets.parse(FABRIC, "t1:0:2", "up")
+    assert "link:0:T0:2" in (caught.value.hint or "")
+
+
+def test_overlapping_faults_add_up_and_healing_one_leaves_the_other() -> None:
+    slow, cut = Fault(rate_bits_per_s=10**8), Fault(down=True)
+    shared = PortRef("t1-0-1", "t0-0")
+    both = inject.desired(FABRIC, {"t1:0:1": cut, "link:0:0:1": slow, "t0:0:0": Fault(rate_bits_per_s=10**9)})
+    assert both[shared] == PortState(down=True, rate_bits_per_s=10**8)
+    assert inject.desired(FABRIC, {"link:0:0:1": slow})[shared] == PortState(rate_bits_per_s=10**8)
+    assert inject.desired(FABRIC, {"t1:0:1": Fault(drop=1.0)}) == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({}, None),
+        ({"drop": 20.0}, None),
+        ({"ce": -0.1}, None),
+        ({"down": True, "drop": 1.0}, None),
+        ({"down": True, "rate_bits_per_s": 10**6}, None),
+        ({"down": True, "direction": "up"}, "both directions"),
+        ({"drop": 1.0, "direction": "left"}, "not a direction"),
+    ],
+)
+def test_invalid_faults_are_refused(wrong: dict[str, Any], why: str | None) -> None:
+    with pytest.raises(UsageError, match=why):
+        Fault(**wrong)
+
+
+def test_a_node_is_configured_around_ports_that_are_down() -> None:
+    lines = render.configure(FABRIC.nodes["t0-0-0"], down={"t1-2", "h1"})
+    assert not any(word in ("t1-2", "h1") for line in lines for word in line.split())
+    assert any("nexthop" in line for line in lines)
+
+
+# ---- daemons ----
+
+
+def test_a_running_daemon_keeps_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "BASE", tmp_path)
+    lab, fabric = state.State("lab"), cast(Any, SimpleNamespace(hosts=["h0"], namespace=lambda host: host))
+    lab.run_dir("h0").mkdir(parents=True)
+    lab.socket("h0").touch()
+    processes.record_self(lab.daemon_record("h0"))
+    monkeypatch.setattr(processes, "start_in", lambda *given, **options: pytest.fail("it runs already"))
+    assert bringup.start_daemons(lab, fabric) == []
+    assert lab.socket("h0").exists()
+
+
+# ---- goodput ----
+
+
+S = 1_000_000_000
+BEGIN = 500 * BIN_NS
+RATE = 8e9
+FULL = int(RATE / 8 * BIN_NS / S)
+
+
+def flow(seconds: float, *holes: tuple[float, float]) -> dict[int, int]:
+    """Returns 8 Gbit/s from BEGIN on, with nothing in the gaps (seconds after BEGIN)."""
+    starts = range(BEGIN, BEGIN + int(seconds * S), BIN_NS)
+    return {t: FULL for t in starts if not any(a <= (t - BEGIN) / S < b for a, b in holes)}
+
+
+def test_mean_is_over_whole_bins_inside() -> None:
+    bins = flow(2.0, (0.5, 1.0))
+    assert goodput.mean(bins, BEGIN, BEGIN + 2 * S) == RATE * 0.75
+    assert goodput.mean(bins, BEGIN + 1, BEGIN + BIN_NS) is None
+    # Measured from the middle of a bin, the bins cut in two do not count.
+    assert goodput.mean(flow(1.0), BEGIN + BIN_NS // 2, BEGIN + 10 * BIN_NS + 7) == RATE
+
+
+def test_the_longest_hole_is_found_with_its_place() -> None:
+    bins = flow(3.0, (0.5, 0.58), (1.0, 1.2), (2.0, 2.1))
+    assert goodput.longest_hole(bins, BEGIN, BEGIN + 3 * S, RATE) == (BEGIN + S, S // 5)
+    assert goodput.longest_hole(bins, BEGIN + 2 * S, BEGIN + 3 * S, RATE) == (BEGIN + 2 * S, S // 10)
+
+
+def test_nearly_empty_bins_are_a_gap_and_a_dip_is_none() -> None:
+    bins = flow(1.0)
+    bins[BEGIN + 10 * BIN_NS] = int(FULL * 0.04)
+    bins[BEGIN + 20 * BIN_NS] = int(FULL * 0.06)
+    assert goodput.longest_hole(bins, BEGIN, BEGIN + S, RATE) == (BEGIN + 10 * BIN_NS, BIN_NS)
+
+
+def test_a_flow_that_never_returns_is_a_gap_to_the_end() -> None:
+    assert goodput.longest_hole(flow(1.0), BEGIN, BEGIN + 3 * S, RATE) == (BEGIN + S, 2 * S)
+
+
+def test_empty_bins_are_those_of_100_ms_without_a_byte() -> None:
+    bins = flow(1.0, (0.5, 0.7), (0.8, 0.88))
+    assert goodput.empty(bins, BEGIN, BEGIN + S) == 2
+    bins[BEGIN + 26 * BIN_NS] = 1
+    assert goodput.empty(bins, BEGIN, BEGIN + S) == 1
+
+
+# ---- kernels ----
+
+
+def test_the_newest_is_by_number_and_neither_cloud_nor_rt() -> None:
+    names = """
+        linux-image-6.1.0-9-amd64-unsigned
+        linux-image-6.1.0-56-amd64-unsigned
+        linux-image-6.1.0-57-cloud-amd64-unsigned
+        linux-image-6.1.0-57-rt-amd64-unsigned
+        linux-image-6.1.0-58-amd64
+        linux-image-6.12.9+deb12-amd64-unsigned
+        linux-image-6.12.117+deb12-amd64-unsigned
+    """
+    assert packages.newest(names.split(), "6.1") == "linux-image-6.1.0-56-amd64-unsigned"
+    assert packages.newest(names.split(), "6.12") == "linux-image-6.12.117+deb12-amd64-unsigned"
+    assert packages.newest(names.split(), "6.6") is None
+
+
+class Apt:
+    """Stands in for apt: its packages before and after an update of its lists, and whether it can download."""
+
+    def __init__(self, before: str, after: str, *, serves: str = "") -> None:
+        self.known, self._after, self._serves = before, after, serves
+        self.updates = 0
+
+    def __call__(self, argv: list[str], cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+        status = 0
+        if "update" in argv:
+            self.known, self.updates = self._after, self.updates + 1
+        elif "download" in argv:
+            assert cwd is not None
+            (cwd / "it.deb").touch()
+            status = 100 * (self._serves != argv[-1])
+        elif argv[0] == "dpkg":
+            (Path(argv[-1]) / "lib/modules" / Path(argv[-1]).name).mkdir(parents=True)
+        return subprocess.CompletedProcess(argv, status, self.known, "404 Not Found" if status else "")
+
+
+OLD, NEW = "linux-image-6.1.0-56-amd64-unsigned", "linux-image-6.1.0-60-amd64-unsigned"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(packages, "CACHE", tmp_path)
+    packages.update_lists.cache_clear()
+    return tmp_path
+
+
+def test_old_package_lists_are_updated(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apt = Apt(OLD, NEW, serves=NEW)
+    monkeypatch.setattr(packages, "completed", apt)
+    assert packages.kernel("6.1").release == "6.1.0-60-amd64"
+    assert apt.updates == 1
+
+
+def test_a_new_machine_shares_the_directories_of_pip_and_none_of_the_system() -> None:
+    file = "[global]\nfind-links = /opt/wheels\nextra-index-url = file:///srv/simple https://pypi.org/simple\n"
+    environment = {"PIP_FIND_LINKS": "/mnt/more", "PIP_CERT": "/etc/ssl/certs/all.crt", "HOME": "/media/user/x"}
+    assert fresh_debian.directories(environment, [file]) == ["/mnt", "/opt", "/srv"]
+    assert fresh_debian.directories({}, []) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_ok", "status", "error"),
+    [
+        (("smoke",), True, 0, ""),
+        (("smoke",), False, 1, ""),  # the check says why
+        (("smoke",), True, 137, "exit status 137"),  # it died after its last ok
+        (("smoke", "life", "packets"), True, 0, "nothing was reported of life, packets"),
+    ],
+)
+def test_checks_that_end_early_are_no_success(parts: tuple[str, ...], is_ok: bool, status: int, error: str) -> None:
+    checks = ({"part": "smoke usid", "check": "ping", "ok": is_ok, "words": "why"},)
+    found = matrix.judge("6.1", parts, checks, status, "")
+    assert (error in found.error, bool(found.error)) == (True, bool(error))
+    assert found.ok == (is_ok and not error)
