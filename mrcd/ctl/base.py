@@ -180,7 +180,7 @@ def common(command: F) -> F:
             metavar="SECONDS",
             expose_value=False,
             callback=_store,
-            help="Wait at most so long for an answer of mrcd; default 5, for a change 30.",
+            help="Wait at most so long for an answer of mrcd; default 5, of attach and reload 30.",
         ),
         click.option(
             "--run-dir",

@@ -18,7 +18,8 @@ from mrcd.errors import DaemonError, UsageError
 Json = Any
 
 _START = "start it with `systemctl start mrcd`, or `mrcd --config FILE`"
-ANSWER_S, _CHANGE_S = 5.0, 30.0  # how long a client waits, if it is not told
+ANSWER_S = 5.0
+LOAD_S = 30.0  # the kernel verifies all programs anew, on a busy CPU
 _RESTORED_S = 1.5  # a lost socket is there again after this time
 _POLL_S = 0.05
 _OTHER_VERSION = "mrcctl and mrcd may have different versions: see `mrcctl version`"
@@ -47,8 +48,7 @@ class DaemonDown(DaemonError):
 class Client:
     """Sends requests to the mrcd whose socket is in `run_dir`; one connection per request.
 
-    Without a `timeout` (in seconds) a question waits for 5 s, and a change for 30 s: the kernel verifies programs anew
-    for some of them, which takes a busy CPU that long.
+    `timeout` is in seconds; without it a request waits as long as it usually needs.
     """
 
     def __init__(self, run_dir: Path, timeout: float | None = None, clock: Clock = SYSTEM) -> None:
@@ -68,9 +68,9 @@ class Client:
         target = f"{path}?{urlencode(given)}" if given else path
         return self._request("GET", target, "", (self._timeout or ANSWER_S) + (wait or 0))
 
-    def post(self, path: str, body: Json) -> Json:
+    def post(self, path: str, body: Json, usual_s: float = ANSWER_S) -> Json:
         """Return the answer to a POST of a JSON document. Raises as `get` does."""
-        return self._request("POST", path, json.dumps(body), self._timeout or _CHANGE_S)
+        return self._request("POST", path, json.dumps(body), self._timeout or usual_s)
 
     def _request(self, method: str, target: str, body: str, timeout: float) -> Json:
         """Return the document of an answer. HTTP by hand, because the import of http.client takes a third of a start.

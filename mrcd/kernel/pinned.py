@@ -67,9 +67,15 @@ class Tables:
         return np.frombuffer(area, dtype=dtype, count=entries)
 
     def _per_cpu(self, name: str, *shape: int, dtype: Any = np.uint64) -> NDArray[Any]:
-        """Returns the entries of a table that has one per CPU, (*shape, CPUs)."""
-        raw = libbpf.lookup_all(self._fds[name], math.prod(shape), np.dtype(dtype).itemsize * libbpf.possible_cpus())
-        return np.frombuffer(raw, dtype).reshape(*shape, -1)
+        """Returns the entries of a table that has one per CPU, (*shape, CPUs).
+
+        A list of a former mrcd may be shorter: the rest is 0.
+        """
+        size, entries = np.dtype(dtype).itemsize * libbpf.possible_cpus(), math.prod(shape)
+        if len(shape) == 1:
+            entries = min(entries, libbpf.map_info(self._fds[name])[2])
+        raw = libbpf.lookup_all(self._fds[name], entries, size)
+        return np.frombuffer(raw.ljust(math.prod(shape) * size, b"\0"), dtype).reshape(*shape, -1)
 
     def drops(self) -> dict[str, int]:
         """Returns the dropped packets by reason, summed over all CPUs."""

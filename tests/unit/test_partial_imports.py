@@ -37,5 +37,25 @@ def test_the_other_parts_are_imported_when_they_are_used() -> None:
     )
 
 
+def test_a_failed_import_is_tried_again_and_threads_wait_for_it() -> None:
+    run(
+        "import importlib.machinery, threading, aiohttp\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'aiohttp.client': raise ImportError('no such file')\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "for _ in range(2):\n"
+        "    try: aiohttp.ClientSession\n"
+        "    except ImportError as e: assert 'no such file' in str(e)\n"
+        "    else: raise AssertionError\n"
+        "del sys.meta_path[0]\n"
+        "found = []\n"
+        "threads = [threading.Thread(target=lambda: found.append(aiohttp.ClientSession)) for _ in range(4)]\n"
+        "[t.start() for t in threads]\n"
+        "[t.join() for t in threads]\n"
+        "assert len(found) == 4"
+    )
+
+
 def test_a_package_that_is_imported_already_stays_whole() -> None:
     run("import json\nimport_in_part('json')\nassert json.loads('1') == 1 and '__getattr__' not in vars(json)")

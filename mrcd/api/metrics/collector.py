@@ -212,7 +212,7 @@ def _by_both(s: Snapshot, values: NDArray[np.generic]) -> Series:
 
 def _traffic(s: Snapshot) -> Iterator[Metric]:
     """Yield the packet counters."""
-    tx_packets, (judged, lost) = s.evs["tx_packets"], s.judged_and_lost
+    (judged, lost), tx_packets = s.judged_and_lost, s.evs["tx_packets"]  # in this order: judged ≤ sent
     yield counter("mrc_tx_packets", "Data packets sent on the plane.", ["peer", "plane"], _by_both(s, tx_packets))
     rxs = s.tables.rxs
     for name, text, values in (
@@ -283,6 +283,8 @@ def _not_good(s: Snapshot) -> Iterator[Metric]:
     def series() -> Series:
         for row, ev, state in found:
             record, is_skip = s.evs.record(row, ev), state is EvState.SKIP
+            if record["state"] != state:  # it has changed since
+                continue
             reason = Reason(int(record["skip_reason" if is_skip else "reason"]))
             since = int(s.path_stats.record(row, ev)["lag_ns"] if is_skip else record["state_since_ns"])
             at = [s.plan.peers[row].host.name, str(int(record["plane"])), str(ev), state.name, reason.text]

@@ -4,7 +4,7 @@
 import click
 
 from mrcd.ctl.base import Options, command, emit
-from mrcd.ctl.client import DaemonDown, Json
+from mrcd.ctl.client import LOAD_S, DaemonDown, Json
 
 
 def _say(options: Options, document: Json) -> None:
@@ -36,4 +36,4 @@ def detach(options: Options, force: bool) -> None:
 @command("Attach the data plane again.")
 def attach(options: Options) -> None:
     """Attach the data plane again after `mrcctl detach`."""
-    _say(options, options.client.post("/v1/attach", {}))
+    _say(options, options.client.post("/v1/attach", {}, LOAD_S))

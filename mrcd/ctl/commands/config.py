@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from mrcd.ctl.base import Commands, Options, command, common, emit
-from mrcd.ctl.client import DaemonDown
+from mrcd.ctl.client import LOAD_S, DaemonDown
 from mrcd.ctl.terminal.render import text
 from mrcd.errors import DaemonError
 
@@ -67,7 +67,7 @@ def reload(options: Options, force: bool) -> None:
 
     An invalid file, or one that this machine refuses, changes nothing. `mrcctl config diff` shows the changes first.
     """
-    document = options.client.post("/v1/reload", {"force": force})
+    document = options.client.post("/v1/reload", {"force": force}, LOAD_S)
     emit(
         options, document, lambda d: [*difference_lines(d), str(d["message"])] if d["changed"] else [str(d["message"])]
     )

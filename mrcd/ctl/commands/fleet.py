@@ -25,7 +25,7 @@ from mrcd.errors import DaemonError, MachineError, UsageError
 _MOST_NAMES = 5
 _STATES = {"behind": "behind", "refuses": "refusing it", "away": "away"}
 _POLL_S = (0.1, 1.0)  # between two looks at the reports; doubled up to the second
-_TIMEOUT_S = 30.0  # the daemon may have to ask several endpoints
+_LEAST_TIMEOUT_S = 20.0  # the daemon may have to ask several endpoints
 _EPILOG = EPILOG.replace("this host sends, not those of other hosts", "any host sends")
 _wait_option = wait_option(30.0, "all hosts")
 
@@ -167,7 +167,7 @@ def _denials(denials: Sequence[Document], colour: bool, width: int | None) -> li
 
 
 def _client(options: Options) -> Client:
-    return Client(options.run_dir, options.timeout or _TIMEOUT_S, options.clock)
+    return Client(options.run_dir, max(options.timeout or 0, _LEAST_TIMEOUT_S), options.clock)
 
 
 def _wait(options: Options, seconds: float, answer: Json, judge: Callable[[Json], Progress]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mrcd.ctl.base import Commands, Options, command, common, emit, show
-from mrcd.ctl.client import Json
+from mrcd.ctl.client import LOAD_S, Json
 from mrcd.ctl.commands.config import default_file
 from mrcd.ctl.documents import read
 from mrcd.ctl.options import wait_option, wide_option
@@ -122,7 +122,7 @@ def rotate(options: Options, wait: float) -> None:
     order. Like `mrcctl reload`, it applies changes of the cluster file, too. Exit status 2 if some peers do not have
     the new secret yet; mrcd goes on without this command.
     """
-    said = options.client.post("/v1/reload", {})["message"]
+    said = options.client.post("/v1/reload", {}, LOAD_S)["message"]
     deadline = options.monotonic_s() + wait
     shown: list[str] | None = None
     while True:

@@ -3,7 +3,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from mrcd.ctl.packets.exchange import Tally
@@ -33,10 +32,24 @@ class Outcome:
     fix: str = ""
 
 
-passed = partial(Outcome, "PASS")
-warn = partial(Outcome, "WARN")  # mrcd works, but worse than it could
-fail = partial(Outcome, "FAIL")  # mrcd does not work, or loses packets
-skip = partial(Outcome, "SKIP")  # the check cannot run, for the reason in the evidence
+def passed(evidence: str) -> Outcome:
+    """Return that all is well."""
+    return Outcome("PASS", evidence)
+
+
+def warn(evidence: str, fix: str) -> Outcome:
+    """Return that mrcd works, but worse than it could."""
+    return Outcome("WARN", evidence, fix)
+
+
+def fail(evidence: str, fix: str) -> Outcome:
+    """Return that mrcd does not work, or loses packets."""
+    return Outcome("FAIL", evidence, fix)
+
+
+def skip(evidence: str) -> Outcome:
+    """Return that the check cannot run, for the reason in the evidence."""
+    return Outcome("SKIP", evidence)
 
 
 @dataclass(frozen=True)

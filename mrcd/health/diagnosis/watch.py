@@ -51,8 +51,8 @@ class CauseWatch:
         arrivals = {plane: unroutable_packets(name) for plane, name in enumerate(plan.interfaces)}
         self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals)
         known = *self.memory.refused, *self.memory.unroutable
+        seen = (known, *_marks(Snapshot(tables, plan)))  # before the facts: what changes in between is read again
         facts = Facts(tables, plan, self.memory)
-        seen = (known, *_marks(facts))
         self._unread += 1
         if seen == self._seen and self._unread < _AFTER:
             return self._found
