@@ -158,7 +158,7 @@ MUTANTS = (
         "tick",
     ),
     _bpf(
-        "plane_mask &= ~distant_planes(p, plane_mask);",
+        "plane_mask &= ~distant_planes(p, planes, plane_mask);",
         "",
         "a plane that is far longer than the others carries data",
         "balance",

@@ -5,7 +5,9 @@ cluster     builds the fabric, starts the daemons, and offers class Lab (api) an
 faults      breaks links and switches, and heals them
 traffic     TCP, UDP and training traffic between hosts
 measure     goodput, packet order, spread over EVs, run time of programs
-plot        draws measurements as SVG
+monitoring  a real Prometheus and Alertmanager over the lab
+screenshots the web page in a browser
+tables      prints measurements; plot: draws them as SVG
 bench       `scripts/bench`: the benchmarks
 demo        `scripts/demo`: a flow, two faults, a picture; `scripts/demo-training`: a training job
 kernels     `scripts/kernels`: the checks on other kernels and network cards, in virtual machines

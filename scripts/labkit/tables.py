@@ -41,12 +41,12 @@ def shown(key: str, value: Any) -> str:
         return value
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(key, v) for v in value)
     if unit in ("_ns", "_ms", "_s"):
         return duration(None if value is None else value * {"_ns": 1, "_ms": 1e6, "_s": 1e9}[unit])
     if value is None:
         return "-"
-    if isinstance(value, list | tuple):
-        return ", ".join(shown(key, v) for v in value)
     if unit == "_bits_per_s":
         return rate(value)
     if unit == "_ratio":

@@ -140,12 +140,12 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
     "silent, with one plane": (lambda: Host(text(planes=1, evs=4)).silent(4).heard(4, 30), ["peer_down peer:h4"], []),
     "what a silent peer's EVs said": (
         lambda: Host(text(t0s=2, hosts=2)).set("t1:1:2").set("ev:h2:6", GOOD).silent(2),
-        ["peer_down peer:h2!", "t1 t1:1:2 or link:1:0:2 or link:1:1:2"], []),
+        ["t1 t1:1:2 or link:1:0:2 or link:1:1:2", "peer_down peer:h2!"], []),
     "peer detached": (h4_detached, ["peer_detached peer:h4!"], []),
     "peer detached, then down": (lambda: h4_detached().heard(4, 30), ["peer_down peer:h4!"], []),
     "a detached peer shows that this host works": (
         lambda: Host().silent(*range(2, 9)).heard(slice(2, None), 30).put("peers.status", 1, abi.STATUS_DETACHED),
-        ["peer_detached peer:h1!", *(f"peer_down peer:h{i}!" for i in range(2, 9))], []),
+        [*(f"peer_down peer:h{i}!" for i in range(2, 9)), "peer_detached peer:h1!"], []),
     "unless it is silent as long": (
         lambda: Host().silent(*range(2, 9)).heard(slice(1, None), 30).put("peers.status", 1, abi.STATUS_DETACHED),
         ["host host:h0"], []),
@@ -173,9 +173,9 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
                                      ["all its paths through T1s delay packets"]),
     "a plane slow between its T0s": (lambda: slow_t1s(3), ["slow_plane plane:1"], []),
     # ---- two at once; what explains most comes first ----
-    "T1s of two planes": (lambda: Host().set("t1:1:2").set("t1:0:3"), [T1_OR, "t1 t1:0:3 or link:0:0:3"], []),
+    "T1s of two planes": (lambda: Host().set("t1:1:2").set("t1:0:3"), ["t1 t1:0:3 or link:0:0:3", T1_OR], []),
     "T1s of a plane": (lambda: Host().set("t1:1:2").set("t1:1:3"), [T1_OR, "t1 t1:1:3 or link:1:0:3"], []),
-    "T1 and T0": (lambda: Host().set("t1:1:2").set("t0:1:2"), [T1_OR, "t0 t0:1:2"], []),
+    "T1 and T0": (lambda: Host().set("t1:1:2").set("t0:1:2"), ["t0 t0:1:2", T1_OR], []),
     "T1 and link": (lambda: Host().set("t1:1:2").set("link:1:2:3"), [T1_OR, "link link:1:2:3"], []),
     "T1 and NIC": (lambda: Host().set("t1:1:2").set("nic:h4:1"), [T1_OR, "peer_nic nic:h4:1"], []),
     "T0 and peer": (lambda: Host().set("t0:1:2").set("peer:h4"), ["t0 t0:1:2", "peer_down peer:h4"], []),
@@ -234,7 +234,7 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
     "this host has another file": (lambda: Host().told(*range(1, 9)), ["config_differs host:h0!"],
                                    ["give h0 the file of the others"]),
     "EVs of other numbers": (lambda: Host().told(4).set("peer:h4 plane:1").set("t1:0:2"),
-                             ["config_differs peer:h4!", "t1 t1:0:2 or link:0:0:2"], []),
+                             ["t1 t1:0:2 or link:0:0:2", "config_differs peer:h4!"], []),
     "T1s of a wrong file": (
         lambda: Host().told(*range(1, 9)).set("t1:0:3").set("t1:1:3"), ["config_differs host:h0!"], []),
     "one of two files": (lambda: Host(PAIR).told(1), ["config_differs peer:h1 or host:h0"], []),
@@ -251,7 +251,7 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
         lambda: Host().silent(4).refused(Drop.BAD_TAG, Drop.WRONG_RECEIVER), ["wrong_key peer:h4"], []),
     "of several silent peers": (
         lambda: Host().silent(4, 6).refused(Drop.BAD_TAG),
-        ["peer_down peer:h4!", "peer_down peer:h6!", "wrong_key peer:h4 or peer:h6"], []),
+        ["wrong_key peer:h4 or peer:h6", "peer_down peer:h4!", "peer_down peer:h6!"], []),
     "of the only peer": (lambda: Host(PAIR).silent(1).refused(Drop.BAD_TAG), ["wrong_key peer:h1 or host:h0"], []),
     "a dead T1 beside": (
         lambda: Host().set("t1:1:2").refused(Drop.WRONG_PLANE, unroutable=(1,)), [T1_OR], []),
@@ -295,7 +295,7 @@ def test_silent_peers_whose_packets_are_refused(drop: Drop) -> None:
 @pytest.mark.parametrize(("make", "found", "words"), CASES.values(), ids=CASES)
 def test_a_diagnosis(make: Make, found: list[str], words: list[str]) -> None:
     h = make()
-    assert sorted(h.found()) == sorted(found)
+    assert h.found() == found
     for word in words:
         assert word in h.causes()[0].sentence + "; " + h.causes()[0].do
 

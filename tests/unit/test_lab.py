@@ -9,13 +9,12 @@ from typing import Any, cast
 import pytest
 
 from labkit.cluster import bringup, processes, render, state
-from labkit.cluster.fabric import Parameters, PortRef, build, owns, parse_setting
-from labkit.faults import inject, targets
-from labkit.faults.inject import Fault, PortState
+from labkit.cluster.fabric import Parameters, build, owns, parse_setting
+from labkit.faults import targets
 from labkit.kernels import fresh_debian, matrix, packages
 from labkit.measure import goodput
 from labkit.measure.goodput import BIN_NS
-from mrcd.errors import MrcdError, UsageError
+from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.fabric import topology
 
 
@@ -62,63 +61,8 @@ def test_a_lab_owns_exactly_its_namespaces_and_stays_in_its_directory() -> None:
     assert owns("a-t0", "mrc-a-t0-t0-1-2")
 
 
-# ---- faults ----
-
-FABRIC = build("x", Parameters())
-
-
-def test_fault_programs_see_every_packet_once_and_never_in_a_host() -> None:
-    nic = targets.parse(FABRIC, "nic:h3:1")
-    assert nic.taps == ((PortRef("t0-1-1", "h3"), "ingress"), (PortRef("t0-1-1", "h3"), "egress"))
-    link = targets.parse(FABRIC, "link:2:0:3")
-    assert link.taps == ((PortRef("t1-2-3", "t0-0"), "ingress"), (PortRef("t0-2-0", "t1-3"), "ingress"))
-    t0 = targets.parse(FABRIC, "t0:0:1")
-    assert {e.port for e, _ in t0.taps} == {"h2", "h3", "t1-0", "t1-1", "t1-2", "t1-3"}
-    assert {(e.node, d) for e, d in t0.taps} == {("t0-0-1", "ingress")}
-    assert t0.closers == tuple(e for e, _ in t0.taps)
-    assert len(t0.ends) == 12
-
-
-@pytest.mark.parametrize("text", ["t1:0", "t1:4:0", "t1:0:4", "t0:0:2", "link:0:0:4", "nic:h4:0", "nic:0:0", "h0", ""])
-def test_unknown_targets_are_usage_errors(text: str) -> None:
-    with pytest.raises(UsageError):
-        targets.parse(FABRIC, text)
-
-
-def test_faults_of_a_t1_have_no_direction() -> None:
-    with pytest.raises(UsageError, match="has no direction") as caught:
-        targets.parse(FABRIC, "t1:0:2", "up")
-    assert "link:0:T0:2" in (caught.value.hint or "")
-
-
-def test_overlapping_faults_add_up_and_healing_one_leaves_the_other() -> None:
-    slow, cut = Fault(rate_bits_per_s=10**8), Fault(down=True)
-    shared = PortRef("t1-0-1", "t0-0")
-    both = inject.desired(FABRIC, {"t1:0:1": cut, "link:0:0:1": slow, "t0:0:0": Fault(rate_bits_per_s=10**9)})
-    assert both[shared] == PortState(down=True, rate_bits_per_s=10**8)
-    assert inject.desired(FABRIC, {"link:0:0:1": slow})[shared] == PortState(rate_bits_per_s=10**8)
-    assert inject.desired(FABRIC, {"t1:0:1": Fault(drop=1.0)}) == {}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "why"),
-    [
-        ({}, None),
-        ({"drop": 20.0}, None),
-        ({"ce": -0.1}, None),
-        ({"down": True, "drop": 1.0}, None),
-        ({"down": True, "rate_bits_per_s": 10**6}, None),
-        ({"down": True, "direction": "up"}, "both directions"),
-        ({"drop": 1.0, "direction": "left"}, "not a direction"),
-    ],
-)
-def test_invalid_faults_are_refused(wrong: dict[str, Any], why: str | None) -> None:
-    with pytest.raises(UsageError, match=why):
-        Fault(**wrong)
-
-
 def test_a_node_is_configured_around_ports_that_are_down() -> None:
-    lines = render.configure(FABRIC.nodes["t0-0-0"], down={"t1-2", "h1"})
+    lines = render.configure(build("x", Parameters()).nodes["t0-0-0"], down={"t1-2", "h1"})
     assert not any(word in ("t1-2", "h1") for line in lines for word in line.split())
     assert any("nexthop" in line for line in lines)
 
@@ -237,6 +181,17 @@ def test_old_package_lists_are_updated(cache: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(packages, "completed", apt)
     assert packages.kernel("6.1").release == "6.1.0-60-amd64"
     assert apt.updates == 1
+
+
+def test_the_newest_fetched_kernel_replaces_an_unavailable_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for release in ("6.1.0-9-amd64", "6.1.0-56-amd64", "6.12.117+deb12-amd64", "6.1.0-60-amd64"):
+        (cache / release / "lib/modules" / release).mkdir(parents=True)
+        (cache / release / "complete").touch()
+    (cache / "6.1.0-60-amd64/complete").unlink()
+    monkeypatch.setattr(packages, "completed", Apt(NEW, NEW))
+    assert packages.kernel("6.1").release == "6.1.0-56-amd64"
+    with pytest.raises(MachineError, match="knows no kernel"):
+        packages.kernel("6.6")
 
 
 def test_a_new_machine_shares_the_directories_of_pip_and_none_of_the_system() -> None:

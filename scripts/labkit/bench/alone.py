@@ -16,7 +16,7 @@ import numpy as np
 from labkit import plot
 from labkit.bench import faults
 from labkit.bench.faults import BLACKHOLE, FLOW, HEAVY_LOSS, MS, T1, Broken, Kind, Pair, Place, Stage, strip
-from labkit.bench.frame import Bench, Bound, Options, Result, Table
+from labkit.bench.frame import Bench, Bound, Options, Result, Table, unmeasured
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -255,7 +255,7 @@ def _leaves(found: Sequence[Document]) -> Document:
 
 def _bounds(d: Document, backoff_ns: int) -> list[Document]:
     """Returns the bounds. A hold-down begins with the first probe that arrives, at most `backoff_ns` after healing."""
-    found = [Bound(f"all can be measured: {d['failed']}", 0, "").judge(None)] if d["failed"] else []
+    found = [unmeasured("all", d["failed"])] if d["failed"] else []
     for names, what, limits in (
         (DEATHS, "a T1 dies: out of use after the first drop", BLACKHOLE),
         ((NIC,), "a NIC's link goes down: out of use after the last packet that arrived", WHOLE_PLANE),

@@ -9,7 +9,7 @@ alike    every path loses 1 %
 from collections.abc import Callable
 from typing import NamedTuple
 
-from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table
+from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, check_only
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -76,9 +76,10 @@ CASES = (
 
 def measure(lab: Lab, options: Options) -> Result:
     """Runs a flow per case, and counts every transition in every host."""
-    lab.up()
     only = (CASES[0].name,) if options.short else options.only
     chosen = [c for c in CASES if not only or c.name in only]
+    check_only(only, [c.name for c in CASES])
+    lab.up()
     rows, shown, bounds = [], [], []
     for case in chosen:
         row, transitions = _run(lab, case, options.minutes)

@@ -14,7 +14,7 @@ from typing import Literal
 from labkit import plot
 from labkit.bench import faults, gaps
 from labkit.bench.faults import BLACKHOLE, BY_NAME, FLOW, KINDS, Event, Kind, Stage, strip
-from labkit.bench.frame import Bench, Bound, Options, Result, Table
+from labkit.bench.frame import Bench, Bound, Options, Result, Table, unmeasured
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -185,7 +185,7 @@ def _lose(lab: Lab, words: str, target: str, drop: float) -> Document:
 
 def _bounds(d: Document) -> list[Document]:
     """Returns the bounds of the stages that ran."""
-    found = [Bound(f"{f['stage']} can be measured: {f['why']}", 0, "").judge(None) for f in d["failed"]]
+    found = [unmeasured(f["stage"], f["why"]) for f in d["failed"]]
     for k in d["kinds"]:
         kind = BY_NAME[k["kind"]]
         for p, limit in kind.bounds:
@@ -249,17 +249,21 @@ def _tables(d: Document) -> list[Table]:
     if d["loss"]:
         found.append(Table(f"Loss in {_LOSSY_S:g} s", d["loss"]))
     if d["holes"]:
+        names = {gaps.MRCD: candidates.MRCD}
         notes = [
             "AT ZERO: longest run of empty bins, BEFORE: without a fault; BELOW HALF: total below half of usual; LATE: "
             f"empty bins from {gaps.GRACE_NS / 1e6:g} ms after the first drop on, of them in which the hypervisor "
             f"stopped a CPU for more than {gaps.STOOD_STILL_NS / 1e6:g} ms, all bins; STANDING: still empty at the end",
-            *d["notes"],
             *sorted(
                 {f"pauses are unknown: {e['unwatched']}" for w in d["holes"] for e in w["events"] if e["unwatched"]}
             ),
         ]
         rows = [
-            {"way": w["name"], "times": len(w["events"]), "median_bits_per_s": w["median_bits_per_s"]}
+            {
+                "way": names.get(w["name"], w["name"]),
+                "times": len(w["events"]),
+                "median_bits_per_s": w["median_bits_per_s"],
+            }
             | {f"at_zero_{p}_ms": w["longest_zero_ms"][p] for p in ("p50", "max")}
             | {f"below_half_{p}_ms": w["below_half_ms"][p] for p in ("p50", "max")}
             | {"before_ms": w["before_ms"], "standing": w["still_standing"], "late": gaps.late_bins(w)}
@@ -268,6 +272,7 @@ def _tables(d: Document) -> list[Table]:
         ]
         title = "The gap in goodput when a T1 on the flow's way forwards nothing, in bins of 10 ms"
         found.append(Table(title, rows, notes))
+    found += [Table(note, []) for note in d["notes"]]
     return found
 
 

@@ -9,6 +9,7 @@ from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.tables import shown, table
+from mrcd.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,12 @@ class Bound:
         }
 
 
+def unmeasured(what: str, why: str) -> Document:
+    """Returns the bound that something can be measured, which is not met."""
+    words = {"bound": f"{what} can be measured", "wanted": "yes", "measured": f"no: {why}"}
+    return {**words, "limit": None, "value": None, "met": False}
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of plain numbers, with units at the end of their keys. `notes` explain them."""
@@ -84,6 +91,13 @@ class Bench:
 
     name: str
     measure: Callable[[Lab, Options], Result]
+
+
+def check_only(only: Sequence[str], known: Sequence[str]) -> None:
+    """Raises UsageError if a word of --only is none of these."""
+    for word in only:
+        if word not in known:
+            raise UsageError(f"--only {word}: there is no such case", hint=f"the cases are {', '.join(known)}")
 
 
 class NewEvents:

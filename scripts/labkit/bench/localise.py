@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from labkit.bench.frame import Bench, Bound, Options, Result, Table
+from labkit.bench.frame import Bench, Bound, Options, Result, Table, check_only
 from labkit.cluster import simulated_fabric as simulated
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -34,6 +34,7 @@ def measure(lab: Lab, options: Options) -> Result:
     """Returns the results of all sizes and loss ratios."""
     rows = []
     only = (str(min(SIZES)),) if options.short else options.only
+    check_only(only, [str(n) for n in SIZES])
     number = 1 if options.short else _FULL_TRIALS if options.full else _TRIALS
     for nics, fabric in SIZES.items():
         if only and str(nics) not in only:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from labkit import plot
 from labkit.bench import paper_points as points
 from labkit.bench.faults import FLOW
-from labkit.bench.frame import Bench, Bound, Options, Result, Table
+from labkit.bench.frame import Bench, Bound, Options, Result, Table, unmeasured
 from labkit.bench.paper_points import Curve, Phase, Plateau, middle
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
@@ -294,7 +294,7 @@ def measure(lab: Lab, options: Options) -> Result:
                 runs[name].append(EXPERIMENTS[name].run(lab, options.full))
             except MachineError as e:
                 progress(f"  {name} failed: {e}")
-                bounds.append(Bound(f"figure {name} can be measured: {e}", 0, "").judge(None))
+                bounds.append(unmeasured(f"figure {name}", str(e)))
     found = [{"name": name, **combined(of_one)} for name, of_one in runs.items() if of_one]
     for d in found:
         bounds += _bounds(d)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from labkit import plot
 from labkit.bench.frame import Bench, Bound, Options, Result, Table
+from labkit.bench.paper_points import middle
 from labkit.cluster import emulated_peers
 from labkit.cluster.api import Lab
 from labkit.cluster.emulated_peers import EmulatedPeers
@@ -53,7 +54,7 @@ PROGRAMS = ("mrc_tick", "mrc_timer", "mrc_pop", "mrc_push")
 _LOAD = end_program("emulated_peers_load")
 _PAIRS, _WINDOW_S, _SETTLE_S, _LOAD_WARM_UP_S = 4, 1.5, 0.3, 3.0
 
-IDLE_S = 2.0  # until all idle peers have left a dead T1
+LEFT_S = 2.0  # until all idle peers have left a dead T1
 TRAFFIC_S = 0.02  # with traffic to one peer: since its EV is ASSUMED_BAD
 IDLE_REQUESTS = 4000  # per second, [health] idle_probes; the budget may hold half a second's
 _IDLE_EV, _BUSY_EVS = 77, (33, 99, 150)
@@ -82,7 +83,7 @@ def _t1_bounds(d: Document) -> list[Document]:
     words = "requests in these two seconds, beyond those of an idle host and the budget of half a second"
     found = "after the traffic of one peer detects a dead T1, all peers have left it"
     return [
-        Bound("a T1 that dies is left by all idle peers", IDLE_S, "_s").judge(d["idle"]["all_s"]),
+        Bound("a T1 that dies is left by all idle peers", LEFT_S, "_s").judge(d["idle"]["all_s"]),
         Bound(words, 0, "").judge(_excess(d["idle"])),
         Bound(found, TRAFFIC_S, "_s").judge(d["busy_after_found_s"]),
     ]
@@ -249,6 +250,7 @@ def _exec(emulated: EmulatedPeers, argv: list[str]) -> str:
         said, _ = child.communicate(timeout=120)
     except subprocess.TimeoutExpired:
         child.kill()
+        child.communicate()
         raise MachineError(f"{argv[0]} has not ended after 120 s") from None
     if child.returncode:
         raise MachineError(f"{' '.join(argv[:3])} ended with code {child.returncode}")
@@ -345,7 +347,7 @@ def _t1_failure(emulated: EmulatedPeers) -> Document:
         idle = _die(emulated, tables, rows, _IDLE_EV)
         with _sending(emulated, 1):
             time.sleep(1.0)
-            after_found_s = median(_die(emulated, tables, rows, ev)["after_found_s"] for ev in _BUSY_EVS)
+            after_found_s = middle([_die(emulated, tables, rows, ev)["after_found_s"] for ev in _BUSY_EVS])
     return {"idle": idle, "busy_after_found_s": after_found_s}
 
 
@@ -370,12 +372,12 @@ def _die(emulated: EmulatedPeers, tables: Tables, rows: NDArray[np.int64], ev: i
 
     _wait(f"all peers have left EV {ev}", is_left, _PACE_S)
     now = time.monotonic()
-    time.sleep(max(0.0, IDLE_S - (now - begun)))
+    time.sleep(max(0.0, LEFT_S - (now - begun)))
     sent, taken = tables.probes_sent(), time.monotonic() - begun
     emulated.kill(None)
     return {
         "all_s": now - begun,
-        "after_found_s": now - found[0] if found else 0.0,
+        "after_found_s": now - found[0] if found else None,
         "requests": {kind: n - before[kind] for kind, n in sent.items()},
         "taken_s": taken,  # two seconds at least
     }

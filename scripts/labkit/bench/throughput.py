@@ -12,7 +12,7 @@ what the planes together can carry after headers. MPTCP with one subflow per pla
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal, NamedTuple
@@ -278,19 +278,30 @@ def _summary(cell: Cell, c: Candidate, runs: Sequence[Document]) -> Document:
     }
 
 
-def _run(lab: Lab, candidate: Candidate, load: Load, seconds: float, warm_up_s: float = _WARM_UP_S) -> Document:
-    """Lets the flows start, then measures. Raises MachineError if they took another way."""
+def _run(
+    lab: Lab,
+    candidate: Candidate,
+    load: Load,
+    seconds: float,
+    warm_up_s: float = _WARM_UP_S,
+    late: Callable[[], list[int]] = list,
+) -> Document:
+    """Lets the flows start, then measures. Raises MachineError if they took another way.
+
+    `late` reads counters of late skbs, whose growth is part of the result.
+    """
     with contextlib.ExitStack() as stack:
         flows = [stack.enter_context(_flow(lab, candidate, load)) for _ in range(load.flows)]
         _poll(flows, warm_up_s)
         for flow in flows if candidate.protocol == "mptcp" else ():
             candidates.check_mptcp(lab, flow)
         carried, used, begin_ns = _nics(lab, candidate), machine.read_cpu(), time.monotonic_ns()
-        before = sum(f.retransmitted_segments for f in flows)
+        before, late_before = sum(f.retransmitted_segments for f in flows), late()
         _poll(flows, seconds)
         end_ns, used = time.monotonic_ns(), machine.read_cpu().since(used)
         carried = [now - then for now, then in zip(_nics(lab, candidate), carried, strict=True)]
         retransmitted = sum(f.retransmitted_segments for f in flows) - before
+        late_skbs = [now - then for now, then in zip(late(), late_before, strict=True)]
         for flow in flows:
             flow.finish()
     _check_way(candidate, load, carried)
@@ -305,6 +316,7 @@ def _run(lab: Lab, candidate: Candidate, load: Load, seconds: float, warm_up_s: 
         "cpu_s_per_gbit": used.busy_s / gbit if gbit else None,
         "cpu_busy_ratio": used.busy_ratio,
         "retransmitted_segments": retransmitted,
+        "late_skbs": late_skbs,
         "congestion_control": first.congestion_control,
         "mss_bytes": first.mss_bytes,
     }
@@ -417,6 +429,7 @@ def measure_planes(lab: Lab, options: Options) -> Result:
         panels.append(plot.bars(case.name, "% of the sum, after headers", found, "way", "ratio", 100, goals))
     title = "One TCP flow over four planes of limited rate"
     notes = ["LATE: skbs that the receiver's TCP sees behind data sent after them, and by how many bytes at most"]
+    notes += [why] if (why := candidates.mptcp_missing()) else []
     shown = [{k: v for k, v in r.items() if k not in ("runs", "ours")} for r in rows]
     return Result([Table(title, shown, notes)], bounds, plot.Picture(title, "", panels, notes), {"cases": rows})
 
@@ -463,8 +476,7 @@ def _planes_run(lab: Lab, case: PlanesCase, way: Candidate, seconds: float) -> D
     ports = [*config.interface_names(config.host(TARGET)), config.overlay.interface]
     unchecked = replace(way, sprayed=None)
     with order.watching(lab.ns(TARGET), ports) as late:
-        run = _run(lab, unchecked, _TCP_1, seconds, _PLANES_WARM_UP_S)
-        run["late_skbs"] = late.late()
+        run = _run(lab, unchecked, _TCP_1, seconds, _PLANES_WARM_UP_S, late.late)
     mtu = p.mtu if way.name == MRCD else candidates.inner_mtu(lab)
     most = case.sum_bits_per_s * run["mss_bytes"] / (mtu + _ETHERNET)
     return run | {"ratio": run["bits_per_s"] / most}

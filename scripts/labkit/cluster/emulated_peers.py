@@ -29,7 +29,7 @@ from mrcd.kernel.pinned import Tables
 
 HOST, SWITCH = "h0", "t0-0-0"
 PLANES, T1S, EVS = 4, 64, 256
-HOSTS_MOST, HOSTS_PER_T0 = 4128, 32  # as bpf/lab/echo.bpf.c
+HOSTS_PER_T0 = 32  # as bpf/lab/echo.bpf.c
 _OBJECT = lab_object("echo")
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
@@ -50,17 +50,13 @@ def address(host_id: int) -> str:
 
 
 class Seen(NamedTuple):
-    """Counters of the far end of h0's NICs (struct seen of bpf/lab/echo.bpf.c), or the difference of two readings."""
+    """Counters of the far end of h0's NICs (struct seen of bpf/lab/echo.bpf.c)."""
 
     data_bursts: int
     data_packets: int  # a burst counts its segments
     data_bytes: int  # with Ethernet headers; a burst counts its headers once
     requests: int
     request_bytes: int
-
-    def since(self, before: "Seen") -> "Seen":
-        """Returns the counts since an earlier reading."""
-        return Seen(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 class EmulatedPeers:
@@ -134,10 +130,6 @@ class EmulatedPeers:
         with libbpf.opened(self._state.pins / "seen") as fd:
             raw = libbpf.lookup_all(fd, 1, 8 * len(Seen._fields) * libbpf.possible_cpus())
         return Seen(*np.frombuffer(raw, np.uint64).reshape(-1, len(Seen._fields)).sum(axis=0).tolist())
-
-    def rewrite(self, text: str) -> None:
-        """Writes another cluster file; a running daemon keeps the old one until it reloads."""
-        self._state.cluster_file.write_text(text, encoding="utf-8")
 
     def stop(self) -> float:
         """Stops mrcd and keeps what it installed. Returns the seconds that this took."""

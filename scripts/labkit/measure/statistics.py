@@ -46,7 +46,7 @@ def spread(name: str, found: Document) -> Document:
 def compare(ratios: Sequence[float]) -> Document:
     """Returns median, min, max and the interval of the true median with a confidence of `CONFIDENCE`.
 
-    `low` and `high` are None, and `confidence_ratio` 0, for fewer than `LEAST` pairs.
+    `low` and `high` are None, and `confidence_ratio` 0, for too few pairs.
     """
     ordered, rank, confidence = sorted(ratios), *_rank(len(ratios))
     return {

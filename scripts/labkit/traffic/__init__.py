@@ -5,6 +5,8 @@ flow, datagrams, stream   a TCP flow, UDP at full speed, numbered UDP at a fixed
 candidates                the compared ways from h0 to h2: mrcd's, and the kernel's own
 packet_sender, attacks    many packets by few system calls; those of attackers
 job                       a training job: a gloo rank per host
+wire                      the headers of packets, as scapy layers
+mesh, streams             datagrams between all pairs of hosts; many streams at once
 relay                     forwards by a third host
 child                     runs a program inside a host, and reads what it prints
 …end, emulated_peers_load     programs that run inside the hosts, at the ends of the traffic
