@@ -17,7 +17,9 @@ from typing import Any, Self
 
 import pytest
 
+from labkit.cluster import observe
 from labkit.cluster.api import Lab
+from mrcd.errors import DaemonError
 from tests.lab.conftest import TWO_HOSTS, gone, own_name, wait_until
 
 SYSTEMD = Path("/usr/lib/systemd/systemd")
@@ -190,6 +192,11 @@ class Machine:
         wait_until("its cgroups are gone", removed)
 
 
+def _answers(lab: Lab, host: str) -> Any:
+    with contextlib.suppress(DaemonError):
+        return observe.client(lab, host).get("/v1/status")
+
+
 @contextlib.contextmanager
 def half_lab(name: str) -> Iterator[Lab]:
     """A block with two hosts: h1 with a daemon of the lab, h0 as a network only, for a machine."""
@@ -203,6 +210,7 @@ def half_lab(name: str) -> Iterator[Lab]:
         argv = ["mrcd", "--run-dir", str(run_dir), "--bpffs", str(run_dir / "bpf")]
         other = lab.popen("h1", argv, stdout=log, stderr=log)
     try:
+        wait_until("mrcd of h1 answers", lambda: _answers(lab, "h1"))
         yield lab
     finally:
         other.terminate()
