@@ -171,6 +171,12 @@ def test_a_fit_says_how_evenly_and_where_losses_are() -> None:
     assert elsewhere.least < 0
 
 
+def test_one_view_alone_is_no_second_one() -> None:
+    alone = fit(Views(cells([300], [1000]), cells([0], [1000]), cells([0], [1000])))
+    agreed = fit(Views(*(cells([300], [1000]) for _ in range(3))))
+    assert alone.second < 0 < agreed.second
+
+
 @pytest.mark.parametrize("crossing", [0.0, 1000.0])
 def test_nothing_lost_or_nothing_sent_is_no_fit(crossing: float) -> None:
     assert fit(Views(*(cells([0], [crossing]) for _ in range(3)))) == NOTHING
