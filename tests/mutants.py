@@ -204,7 +204,7 @@ MUTANTS = (
         "for s in reversed(segments[1:]))",
         "for s in segments[1:])",
         "the segment list of an SRH is in travel order",
-        "topology",
+        "write_tables",
     ),
     _mrcd(
         "return _IPV6 + srh_bytes(self.paths.most_segments) + _UDP + _MRC",
