@@ -59,23 +59,23 @@ class Snapshot:
 
     @cached_property
     def heard_ns(self) -> NDArray[np.uint64]:
-        """When each peer was heard last; 0: never."""
+        """The time of the last packet of each peer, CLOCK_MONOTONIC; 0: never heard."""
         return self.peers["heard_ns"]
 
     @cached_property
     def is_reachable(self) -> Bools:
-        """Which peers were heard lately."""
+        """True for each peer that was heard lately."""
         age_ns = time.monotonic_ns() - self.heard_ns.astype(np.int64)
         return np.asarray((self.heard_ns > 0) & (age_ns < unreachable_ns(self.plan)))
 
     @cached_property
     def is_detached(self) -> Bools:
-        """Which peers said that they are detached when they were heard last."""
+        """True for each peer that said that it is detached when it was heard last."""
         return np.asarray((self.heard_ns > 0) & (self.peers["status"] & STATUS_DETACHED != 0))
 
     @cached_property
     def is_silent(self) -> Bools:
-        """Which peers answer nothing, so that their EVs tell nothing of paths.
+        """True for each peer that answers nothing: its EVs are no evidence of paths.
 
         The programs never call a detached peer silent: it is, if it was not heard lately.
         """
@@ -84,13 +84,13 @@ class Snapshot:
 
     @cached_property
     def usable(self) -> Bools:
-        """Which EVs carry traffic."""
+        """True for each EV that carries traffic."""
         octets = self.peers["usable"].astype("<u8").view(np.uint8).reshape(len(self.rows), 8 * EV_WORDS)
         return np.unpackbits(octets, axis=1, bitorder="little")[:, self.used].astype(bool)
 
     @cached_property
     def configured(self) -> Bools:
-        """Which EVs exist."""
+        """True for each EV that exists."""
         return np.asarray(self.evs["configured"] != 0)
 
     @cached_property

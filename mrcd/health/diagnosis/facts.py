@@ -102,7 +102,7 @@ class Facts(Snapshot):
 
     @cached_property
     def is_away(self) -> Bools:
-        """Which peers say that they are detached, and are heard."""
+        """True for each peer that says that it is detached, and is heard."""
         return self.is_detached & self.is_reachable
 
     @cached_property
@@ -119,7 +119,7 @@ class Facts(Snapshot):
 
     @cached_property
     def links(self) -> NDArray[np.void] | None:
-        """What link probes counted (bpf/link_probe.h): (1 + T1s, planes) abi.LINK; None if there are none."""
+        """The counts of link probes (bpf/link_probe.h): (1 + T1s, planes) abi.LINK; None if there are none."""
         return grid(self.tables.links, self.plan).copy() if self.encapsulation == "usid" else None
 
     @property

@@ -72,7 +72,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """What a bench has measured. `detail`: more numbers, which only the JSON document shows."""
+    """The measurements of a bench. `detail`: more numbers, which only the JSON document shows."""
 
     tables: Sequence[Table]
     bounds: Sequence[Document]  # of `judge`
