@@ -34,6 +34,24 @@ AGREED = ("block", "underlay", "planes", "evs_per_peer", "encapsulation", "udp_p
 # With another of these a host knows paths that do not exist, or does not use all that do.
 FABRIC = ("t0s", "t1s")
 
+# Two hosts, to check a machine. The verifier sees settings as constants and skips dead code: here none is dead.
+EXAMPLE = """
+[cluster]
+encapsulation = "srh"
+t0s = 2
+[[hosts]]
+name = "a"
+id = 0
+port = 0
+prefixes = ["10.0.0.1/32"]
+[[hosts]]
+name = "b"
+id = 1
+t0 = 1
+port = 0
+prefixes = ["10.0.0.2/32"]
+"""
+
 Encapsulation = Literal["usid", "srh", "ecmp"]
 S = TypeVar("S", bound=Section)
 

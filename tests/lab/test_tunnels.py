@@ -8,7 +8,7 @@ import pytest
 
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
-from labkit.kernels.guest import TUNNEL, TUNNELS, dropped, iperf3, make_tunnel
+from labkit.kernels.labs import TUNNEL, TUNNELS, dropped, iperf3, make_tunnel
 from labkit.traffic import relay
 from labkit.traffic.flow import Ends, Flow
 from labkit.traffic.stream import Stream

@@ -17,7 +17,6 @@ from scapy.layers.l2 import Dot1Q, Ether
 from labkit.places import lab_object
 from mrcd import state_dir
 from mrcd.config import cluster_file, sizes
-from mrcd.ctl.examine.command import EXAMPLE
 from mrcd.ctl.examine.machine import Machine
 from mrcd.ctl.packets import probe_packet, raw_socket
 from mrcd.ctl.packets.probe_packet import DIAGNOSTIC, REPLY, REQUEST, Probe
@@ -38,7 +37,7 @@ pytestmark = as_root
 
 
 HANDLE = 77
-SETTINGS = settings(topology.plan(cluster_file.parse(EXAMPLE), "a"), features.kernel_has()).tobytes()
+SETTINGS = settings(topology.plan(cluster_file.parse(cluster_file.EXAMPLE), "a"), features.kernel_has()).tobytes()
 
 
 @pytest.fixture

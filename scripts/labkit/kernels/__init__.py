@@ -2,7 +2,9 @@
 """Checks the programs, the packet tests and a small lab on other kernels and network cards, in virtual machines.
 
 matrix         a row per kernel, a column per check
-guest          the checks, run on the kernel
+guest          runs the checks on the kernel
+programs       the checks of the programs
+labs           the checks in small labs
 machine        boots a kernel for one command
 host, pair     one machine, or two, that stay up, with network cards
 nics           the checks of a network card

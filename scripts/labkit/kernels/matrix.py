@@ -15,7 +15,7 @@ from typing import Any
 
 from labkit.bench import lifecycle
 from labkit.entry import progress
-from labkit.kernels import guest, machine
+from labkit.kernels import labs, machine, programs
 from labkit.kernels.packages import Kernel
 from labkit.places import REPOSITORY
 from mrcd.ctl.terminal.render import Column, table
@@ -58,7 +58,7 @@ def run(guests: Sequence[Kernel], parts: Sequence[str], results: Path, *, runnin
     if "life" in parts:
         with lifecycle.another_build() as other:
             for directory in directories.values():
-                (directory / guest.OTHER_BUILD).write_bytes(other.read_bytes())
+                (directory / labs.OTHER_BUILD).write_bytes(other.read_bytes())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         rows = [pool.submit(_in_a_guest, k, parts, directories[k.release]) for k in guests]
         if running:
@@ -80,7 +80,7 @@ def _argv(parts: Sequence[str]) -> list[str]:
 def _in_a_guest(kernel: Kernel, parts: Sequence[str], results: Path) -> Row:
     progress(f"kernels: {kernel.release} begins")
     began, error, status = time.monotonic(), "", 0
-    environment = [f"PYTHONPATH={REPOSITORY / 'scripts'}:{REPOSITORY}", f"{guest.EVERY_DEVICE}=1"]
+    environment = [f"PYTHONPATH={REPOSITORY / 'scripts'}:{REPOSITORY}", f"{labs.EVERY_DEVICE}=1"]
     try:
         status = machine.run(kernel, ["env", *environment, *_argv(parts)], results, _PART_S * len(parts))
     except MachineError as e:
@@ -168,7 +168,7 @@ def _programs(rows: list[Row], names: list[str]) -> list[str]:
             if "instructions" in c:
                 cells = found.setdefault(tuple(c["check"].split(", ")), {})
                 cells[row.kernel] = str(c["instructions"]) if c["instructions"] else "refused"
-    head = f"Instructions verified, of {guest.HALF} that a program may have at most (half of the kernel's limit)"
+    head = f"Instructions verified, of {programs.HALF} that a program may have at most (half of the kernel's limit)"
     return [head, *_table(["program", "settings"], names, found)] if found else []
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit.entry import progress
 from labkit.kernels import pair
-from labkit.kernels.guest import LEAST, iperf3_result
+from labkit.kernels.labs import LEAST, iperf3_result
 from labkit.kernels.matrix import NOT_HAD, Row
 from labkit.kernels.paced import PacedFlow
 from labkit.kernels.packages import Kernel
