@@ -4,6 +4,7 @@
 import asyncio
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -130,8 +131,10 @@ def test_a_request_during_a_reload_waits_for_its_end() -> None:
         readers, slow = open_readers(), Slow()
         slow.go_on.set()
         await readers.stop()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         asking = asyncio.create_task(readers.read(slow.read))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        await asyncio.to_thread(lambda: None)  # the only thread would have read before
         assert slow.calls == 0
         readers.go_on()
         return await asking
@@ -151,7 +154,8 @@ def test_a_reload_waits_for_the_threads_that_read(cancelled: bool) -> None:
             asking.cancel()
             await asyncio.wait([asking])
         stopping = asyncio.create_task(readers.stop())
-        await asyncio.sleep(0.01)
+        for _ in range(10):  # turns of the loop: one ends a task that waits for nothing
+            await asyncio.sleep(0)
         assert not stopping.done()
         slow.go_on.set()
         await asyncio.wait_for(stopping, 10)

@@ -19,6 +19,7 @@ from mrcd.ctl.packets.exchange import Exchange, LocalHost, Nic, Route, Tally
 from mrcd.ctl.packets.probe_packet import REPLY, REQUEST, Probe
 from mrcd.kernel import abi
 from mrcd.kernel.enums import AuthMode
+from tests.unit.conftest import TestClock
 
 SECRET = secrets_file.new(5)
 ADDRESS = IPv6Address("fd10::1")
@@ -35,8 +36,9 @@ Peer = Callable[[Probe], bytes]  # makes a frame of the one that it gets
 class Network:
     """The NIC p0, at whose other end is `peer`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: TestClock) -> None:
         self.peer: Peer
+        self.clock = clock
         self.sent: list[Probe] = []
         self._arrived: list[tuple[bytes, int]] = []
 
@@ -57,6 +59,7 @@ class Network:
 
     def wait(self, timeout_s: float) -> list[tuple[bytes, int]]:
         found, self._arrived = self._arrived, []
+        self.clock.ns += 0 if found else round(timeout_s * 1e9)
         return found
 
     def close(self) -> None:
@@ -109,8 +112,8 @@ def looped(probe: Probe) -> bytes:
 
 
 @pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> Network:
-    made = Network()
+def network(monkeypatch: pytest.MonkeyPatch, clock: TestClock) -> Network:
+    made = Network(clock)
     taps = SimpleNamespace(wait=made.wait, close=made.close)
     monkeypatch.setattr(raw_socket, "open_socket", lambda name: made)
     monkeypatch.setattr(raw_socket, "Taps", lambda interfaces, code: taps)
@@ -130,8 +133,8 @@ def probed(
     monkeypatch.setattr("mrcd.auth.tag.libbpf.lookup_elem", lambda fd, key, size: auths[key[0]].tobytes())
     monkeypatch.setattr("mrcd.auth.tag.os.close", lambda fd: None)
     network.peer = peer
-    with Exchange(LOCAL, [0]) as made:
-        return made.run(routes, 1, 0.001, 0.001)[routes[0].key]
+    with Exchange(LOCAL, [0], network.clock.clock) as made:
+        return made.run(routes, 1, 1, 1)[routes[0].key]
 
 
 EVERY_PEER = (honest, untagged, corrupt, reflected, unknown_key, other_host, looped)

@@ -135,9 +135,25 @@ def test_what_is_left_of_an_earlier_configuration_is_freed_and_the_rest_is_exemp
     assert kept() is second
 
 
-def test_two_threads_pause_the_collector_one_after_the_other() -> None:
-    inside, release, entered = threading.Event(), threading.Event(), threading.Event()
+class WatchedLock:
+    """A lock that says when a thread has to wait for it."""
+
+    def __init__(self) -> None:
+        self.lock, self.waited_for = threading.Lock(), threading.Event()
+
+    def __enter__(self) -> None:
+        if not self.lock.acquire(blocking=False):
+            self.waited_for.set()
+            self.lock.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self.lock.release()
+
+
+def test_two_threads_pause_the_collector_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, release, lock = threading.Event(), threading.Event(), WatchedLock()
     states: list[bool] = []
+    monkeypatch.setattr(heap, "_pausing", lock)
 
     def first() -> None:
         with heap.collector_paused():
@@ -146,14 +162,14 @@ def test_two_threads_pause_the_collector_one_after_the_other() -> None:
 
     def second() -> None:
         with heap.collector_paused():
-            entered.set()
             states.append(gc.isenabled())
 
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
     threads[0].start()
     assert inside.wait(10)
     threads[1].start()
-    assert not entered.wait(0.2)
+    assert lock.waited_for.wait(10)
+    assert states == []
     release.set()
     for thread in threads:
         thread.join(10)

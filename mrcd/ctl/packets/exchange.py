@@ -8,7 +8,6 @@ to the host that sent it, which has no key of its own, so it has no tag.
 import errno
 import os
 import statistics
-import time
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from socket import socket
 from typing import Any
 
 from mrcd.auth.tag import Signer
+from mrcd.clock import SYSTEM, Clock
 from mrcd.ctl.client import understood
 from mrcd.ctl.packets import probe_packet, raw_socket
 from mrcd.ctl.packets.probe_packet import Probe
@@ -122,8 +122,8 @@ class Tally:
 class Exchange:
     """Sends on some planes of this host. Use as a context manager. Raises MachineError unless root."""
 
-    def __init__(self, host: LocalHost, planes: Sequence[int]) -> None:
-        self._host = host
+    def __init__(self, host: LocalHost, planes: Sequence[int], clock: Clock = SYSTEM) -> None:
+        self._host, self._clock = host, clock
         self._token = int.from_bytes(os.urandom(4), "big")
         self._sent: dict[int, tuple[Route, int, int]] = {}  # seq → route, CLOCK_MONOTONIC, CLOCK_REALTIME
         self._answered: set[int] = set()
@@ -149,23 +149,24 @@ class Exchange:
     def run(self, routes: Sequence[Route], count: int, interval_s: float, wait_s: float) -> dict[Hashable, Tally]:
         """Send `count` packets per route, `interval_s` apart, then wait at most `wait_s`. Returns counts by route."""
         tallies = {r.key: Tally() for r in routes}
-        gap = interval_s / max(1, len(routes))
-        due = time.monotonic()
+        interval_ns, wait_ns = round(interval_s * 1e9), round(wait_s * 1e9)
+        gap, now = interval_ns // max(1, len(routes)), self._clock.monotonic_ns
+        due = now()
         for _ in range(count):
             for route in routes:
                 self._take(tallies, due)
                 self._send(route, tallies[route.key])
-                due = max(due + gap, time.monotonic() - interval_s)  # late packets are not sent all at once
-        last = time.monotonic() + wait_s
-        while any(t.lost for t in tallies.values()) and time.monotonic() < last:
-            self._collect(tallies, last - time.monotonic())
+                due = max(due + gap, now() - interval_ns)  # late packets are not sent all at once
+        last = now() + wait_ns
+        while any(t.lost for t in tallies.values()) and (rest := last - now()) > 0:
+            self._collect(tallies, rest / 1e9)
         return tallies
 
-    def _take(self, tallies: dict[Hashable, Tally], until: float) -> None:
-        """Collect the replies that have arrived, and those that arrive before `until`."""
+    def _take(self, tallies: dict[Hashable, Tally], until_ns: int) -> None:
+        """Collect the replies that have arrived, and those that arrive before `until_ns`."""
         self._collect(tallies, 0)
-        while (rest := until - time.monotonic()) > 0:
-            self._collect(tallies, rest)
+        while (rest := until_ns - self._clock.monotonic_ns()) > 0:
+            self._collect(tallies, rest / 1e9)
 
     def _send(self, route: Route, tally: Tally) -> None:
         nic, out = self._host.nics[route.plane], self._sockets[route.plane]
@@ -173,7 +174,7 @@ class Exchange:
             tally.send_error = out
             return
         self._seq += 1
-        now = time.monotonic_ns()
+        now = self._clock.monotonic_ns()
         probe = Probe(route.kind, self._host.host_id, route.receiver, route.ev, self._seq, self._token, now)
         key_id, key = self._signer.key(route.receiver) if self._signer else (0, b"")
         frame = probe_packet.build(
@@ -188,7 +189,7 @@ class Exchange:
             key_id=key_id,
             key=key,
         )
-        self._sent[self._seq] = route, time.monotonic_ns(), time.time_ns()
+        self._sent[self._seq] = route, self._clock.monotonic_ns(), self._clock.wall_ns()
         try:
             out.send(frame)
         except OSError as e:
@@ -211,7 +212,7 @@ class Exchange:
                 tally.duplicates += 1
                 continue
             self._answered.add(probe.seq)
-            rtt, most = arrived_ns - sent_real, time.monotonic_ns() - sent
+            rtt, most = arrived_ns - sent_real, self._clock.monotonic_ns() - sent
             tally.rtts.append(rtt if 0 < rtt <= most else most)  # CLOCK_REALTIME may have been set meanwhile
 
     def _is_reply(self, probe: Probe, route: Route) -> bool:
