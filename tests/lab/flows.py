@@ -10,7 +10,7 @@ from labkit.cluster.api import Lab
 from labkit.measure import goodput
 from labkit.traffic.flow import Ends, Flow
 
-PACED = 40_000_000  # bytes per second
+PACED = 10_000_000  # bytes per second
 STANDSTILL_MS = 2000
 """A flow that stands still for longer was interrupted; a busy machine makes pauses of some hundred ms."""
 

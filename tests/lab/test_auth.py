@@ -24,7 +24,7 @@ from mrcd.kernel.enums import AuthMode
 from mrcd.kernel.pinned import Tables
 from tests.lab.conftest import a_lab, mrcctl, out_of_use, wait_until
 
-RATE = 20_000  # packets per second
+RATE = 5_000  # packets per second
 LAB: dict[str, Any] = {"hosts": 4, "hosts_per_t0": 2, "planes": 2, "t1": 2, "source_filters": False}
 """Without source filters, because a forger sends with another host's address."""
 H0, H1, H2 = 0, 1, 2

@@ -19,7 +19,7 @@ from tests import cluster_files
 from tests.lab.conftest import all_good, mrcctl, out_of_use, states, wait_until, withdrawn
 from tests.lab.flows import tcp_transfer
 
-RATE = 20_000
+RATE = 5_000
 # The tables have room for the first host.
 FAR, FARTHER = ("\n" + cluster_files.host(n, name='"far"', port=99) for n in (60, 200))
 SETTING = "\n[health]\noverdue_ms = 11\n"

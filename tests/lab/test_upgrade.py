@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests restarts, kills, upgrades and reloads under a UDP flow of 50,000 packets/s: no loss, no reordering.
+"""Tests restarts, kills, upgrades and reloads under a UDP flow: no loss, no reordering.
 
-It runs `scripts/bench lifecycle` with one turn each, instead of ten.
+It is `scripts/bench lifecycle` with two turns of each instead of ten, at a fifth of its rate, which costs less CPU.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,14 @@ from labkit.cluster.api import Lab
 from tests.lab.conftest import all_good, mrcctl, wait_until
 
 TIMES = 2
+RATE = lifecycle.RATE // 5
 
 
 def test_restarts_upgrades_and_reloads_lose_and_reorder_nothing(
     healthy: Lab, record_property: Callable[[str, object], None]
 ) -> None:
     drops = {h: mrcctl(healthy, h, "status")["drops"] for h in lifecycle.HOSTS}
-    result = lifecycle.run(healthy, TIMES)
+    result = lifecycle.run(healthy, TIMES, RATE)
     record_property("measured", result.tables[0].lines())
     unmet = [f"{b['bound']}: {b['measured']}" for b in result.bounds if not b["met"]]
     assert [u for u in unmet if "packets per second" not in u] == []  # how many a busy machine sends is no fault
