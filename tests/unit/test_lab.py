@@ -121,13 +121,6 @@ def test_a_flow_that_never_returns_is_a_gap_to_the_end() -> None:
     assert goodput.longest_hole(flow(1.0), BEGIN, BEGIN + 3 * S, RATE) == (BEGIN + S, 2 * S)
 
 
-def test_empty_bins_are_those_of_100_ms_without_a_byte() -> None:
-    bins = flow(1.0, (0.5, 0.7), (0.8, 0.88))
-    assert goodput.empty(bins, BEGIN, BEGIN + S) == 2
-    bins[BEGIN + 26 * BIN_NS] = 1
-    assert goodput.empty(bins, BEGIN, BEGIN + S) == 1
-
-
 # ---- kernels ----
 
 
