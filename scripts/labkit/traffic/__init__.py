@@ -9,6 +9,6 @@ wire                      the headers of packets, as scapy layers
 mesh, streams             datagrams between all pairs of hosts; many streams at once
 relay                     forwards by a third host
 child                     runs a program inside a host, and reads what it prints
-…end, emulated_peers_load     programs that run inside the hosts, at the ends of the traffic
+…end                      programs that run inside the hosts, at the ends of the traffic
 pause_watcher             a program per CPU that reports when it could not run
 """

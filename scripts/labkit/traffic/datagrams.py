@@ -26,12 +26,11 @@ def payload_bytes(packet_bytes: int, version: int) -> int:
 class Datagrams(Flow):
     """One stream of packets of `packet_bytes` each, IP header included. `bins` count payload."""
 
-    program = end_program("floodend")
-
     def __init__(self, lab: Lab, ends: Ends, packet_bytes: int, bin_ns: int = BIN_NS) -> None:
-        super().__init__(lab, ends, bin_ns)
+        super().__init__(lab, ends)
         self.payload_bytes = payload_bytes(packet_bytes, 6 if ":" in ends.target_address else 4)
-        self._prefix = str(self.payload_bytes)
+        self._program = [*self._program[:2], str(end_program("udpend")), "flood"]
+        self._receiver, self._sender = (self.payload_bytes, bin_ns), (self.payload_bytes,)
 
     @property
     def sent_packets(self) -> int:

@@ -14,7 +14,7 @@ from labkit.places import end_program
 from labkit.traffic.child import Child, Children
 from mrcd.errors import MachineError
 
-PROGRAM = end_program("meshend")
+PROGRAM = end_program("udpend")
 PORT = 7100
 _START_S = patience(10.0)
 
@@ -32,7 +32,7 @@ class Mesh(Children):
         addresses = {h: f"10.99.0.{i + 1}" for i, h in enumerate(hosts)}
         for host in hosts:
             peers = [a for h, a in addresses.items() if h != host]
-            argv = [sys.executable, "-I", str(PROGRAM), addresses[host], str(PORT), str(self._rate), *peers]
+            argv = [sys.executable, "-I", str(PROGRAM), "mesh", addresses[host], str(PORT), str(self._rate), *peers]
             self._start(host, argv)
         words = "a host of the mesh does not begin to send"
         self._wait(_START_S, lambda: self._ready == set(hosts), lambda: words, hint="scripts/lab status")

@@ -8,19 +8,12 @@ with Stream(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3"), rate=50_000) as str
 result.lost(first, last)
 """
 
-import sys
 from dataclasses import dataclass
-from typing import Any
 
 from labkit.cluster.api import Lab
-from labkit.cluster.patience import patience
 from labkit.places import end_program
-from labkit.traffic.child import Child, Children
-from labkit.traffic.flow import Ends
-from mrcd.errors import MachineError
+from labkit.traffic.flow import Ends, TwoEnds
 
-PROGRAM = end_program("udpend")
-PATIENCE_S = patience(15.0)
 SIZE = 200  # bytes of UDP payload
 
 
@@ -47,61 +40,37 @@ class Result:
         return self.sent / self.seconds
 
 
-class Stream(Children):
+class Stream(TwoEnds):
     """One flow, from `with` to `finish`. Raises MachineError if it cannot begin, or ends by itself."""
 
     def __init__(self, lab: Lab, ends: Ends, *, rate: int, burst: int = 10, size: int = SIZE) -> None:
-        super().__init__(lab)
-        self._ends, self._rate, self._burst, self._size = ends, rate, burst, size
-        self._finishing = False
-        self._said: dict[Child, dict[str, Any]] = {}  # the newest line of each end
-
-    def _begin(self) -> None:
-        e = self._ends
-        self._receiver = self._start(e.target, [sys.executable, "-I", str(PROGRAM), "receive", e.target_address])
-        port = self._next(self._receiver)["port"]
-        numbers = (port, e.source_address, self._rate, self._size, self._burst)
-        argv = [sys.executable, "-I", str(PROGRAM), "send", e.target_address, *map(str, numbers)]
-        self._sender = self._start(e.source, argv)
-        self.mark()
+        super().__init__(lab, ends, end_program("udpend"), "numbers")
+        self._sender = (rate, size, burst)
 
     def mark(self) -> int:
         """Returns the packets sent so far."""
-        self._sender.write("")
-        return int(self._next(self._sender)["sent"])
+        self._facts.pop("sent", None)
+        self._children[-1].write("")
+        return int(self._expect("sent"))
 
     def finish(self) -> Result:
         """Stops the sender, waits for packets in flight, and counts."""
-        self._finishing = True
-        sender, receiver = (self._last(child) for child in (self._sender, self._receiver))
-        missing = [(int(a), int(b)) for a, b in receiver["missing"]]
-        if receiver["highest"] + 1 < sender["sent"]:
-            missing.append((receiver["highest"] + 1, sender["sent"] - 1))
+        self._finish()
+        found = self._facts
+        missing = [(int(a), int(b)) for a, b in found["missing"]]
+        if found["highest"] + 1 < found["sent"]:
+            missing.append((found["highest"] + 1, found["sent"] - 1))
         return Result(
-            sent=sender["sent"],
-            received=receiver["received"],
-            twice=receiver["twice"],
-            socket_drops=receiver["socket"],
+            sent=found["sent"],
+            received=found["received"],
+            twice=found["twice"],
+            socket_drops=found["socket"],
             missing=tuple(missing),
-            seconds=sender["seconds"],
-            late_ms=sender["late_ms"],
+            seconds=found["seconds"],
+            late_ms=found["late_ms"],
         )
 
-    def _take(self, child: Child, said: dict[str, Any]) -> None:
-        self._said[child] = said
-
-    def _ended(self, child: Child) -> MachineError | None:
-        if self._finishing and child in self._said:
-            return None
-        return MachineError(f"the UDP flow ended by itself: {child.last_words}")
-
-    def _next(self, child: Child) -> dict[str, Any]:
-        words = f"an end of the UDP flow does not answer within {PATIENCE_S:.0f} s"
-        self._wait(PATIENCE_S, lambda: child in self._said, lambda: words, hint="is the target reachable?")
-        return self._said.pop(child)
-
-    def _last(self, child: Child) -> dict[str, Any]:
-        child.hush()
-        words = f"an end of the UDP flow did not end within {PATIENCE_S:.0f} s"
-        self._wait(PATIENCE_S, lambda: child.closed, lambda: words, hint="is the machine busy?")
-        return self._said.pop(child)
+    def _stop(self) -> None:
+        super()._stop()
+        self._wait_for_end(self._children[-1])
+        self._children[0].hush()  # it cannot see the sender's end
