@@ -88,7 +88,7 @@ def faults_on_the_kernel_s_path(lab: Lab) -> list[Fault]:
 
     A fault elsewhere would not touch a flow of the kernel, which uses one path. Raises MachineError.
     """
-    source, target = (str(lab.fabric.config.host(h).prefixes[0].network_address) for h in (SENDER, RECEIVER))
+    source, target = map(lab.fabric.address, (SENDER, RECEIVER))
     done = lab.exec(SENDER, ["ip", "-json", "route", "get", target, "from", source], check=True)
     segment = IPv6Address(json.loads(done.stdout)[0].get("segs", ["::"])[-1])
     for path in observe.paths(lab, SENDER, RECEIVER):

@@ -29,7 +29,7 @@ class Mesh(Children):
 
     def _begin(self) -> None:
         hosts = self._lab.fabric.hosts
-        addresses = {h: f"10.99.0.{i + 1}" for i, h in enumerate(hosts)}
+        addresses = {h: self._lab.fabric.address(h) for h in hosts}
         for host in hosts:
             peers = [a for h, a in addresses.items() if h != host]
             argv = [sys.executable, "-I", str(PROGRAM), "mesh", addresses[host], str(PORT), str(self._rate), *peers]

@@ -8,9 +8,12 @@ with Stream(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3"), rate=50_000) as str
 result.lost(first, last)
 """
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from labkit.cluster.api import Lab
+from labkit.cluster.patience import wait_for
 from labkit.places import end_program
 from labkit.traffic.flow import Ends, TwoEnds
 
@@ -74,3 +77,33 @@ class Stream(TwoEnds):
         super()._stop()
         self._wait_for_end(self._children[-1])
         self._children[0].hush()  # it cannot see the sender's end
+
+
+class Streams:
+    """Several flows at once, from `streams` on."""
+
+    def __init__(self, flows: Sequence[Stream], rate: int) -> None:
+        self._flows, self._rate = flows, rate
+
+    def go_on(self, seconds: float = 0.2) -> None:
+        """Waits until each flow has sent for some time more. Raises MachineError if one has stopped."""
+        wanted = [flow.mark() + seconds * self._rate for flow in self._flows]
+        words = "all UDP flows send"
+        wait_for(words, lambda: all(f.mark() >= n for f, n in zip(self._flows, wanted, strict=True)), seconds + 15.0)
+
+    def finish(self) -> tuple[int, int]:
+        """Ends the flows. Returns the packets sent and the packets lost, on the way or at a full socket."""
+        results = [flow.finish() for flow in self._flows]
+        return sum(r.sent for r in results), sum(r.lost() + r.socket_drops for r in results)
+
+
+@contextlib.contextmanager
+def streams(lab: Lab, rate: int) -> Iterator[Streams]:
+    """A block with a flow from each host of the first half to one of the second: h0 to the last, and so on."""
+    hosts, address = lab.fabric.hosts, lab.fabric.address
+    pairs = list(zip(hosts, reversed(hosts), strict=True))[: len(hosts) // 2]
+    with contextlib.ExitStack() as stack:
+        flows = [Stream(lab, Ends(a, address(a), b, address(b)), rate=rate) for a, b in pairs]
+        found = Streams([stack.enter_context(flow) for flow in flows], rate)
+        found.go_on()
+        yield found
