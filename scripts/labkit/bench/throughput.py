@@ -27,8 +27,7 @@ from labkit.measure import goodput, machine, order
 from labkit.measure.statistics import compare, words
 from labkit.traffic import candidates
 from labkit.traffic.candidates import KERNEL, KERNEL_ECMP, MPTCP, MRCD, PLAIN, TARGET, Candidate
-from labkit.traffic.datagrams import Datagrams
-from labkit.traffic.flow import Flow
+from labkit.traffic.flow import Datagrams, Flow
 from mrcd.config.cluster_file import Granularity
 from mrcd.errors import MachineError, UsageError
 from mrcd.net.netlink import set_offload

@@ -23,6 +23,7 @@ from labkit.faults import inject
 from labkit.places import REPOSITORY
 from mrcd.auth import secrets_file
 from mrcd.errors import MachineError
+from mrcd.net.netlink import set_offload
 
 VENV = REPOSITORY / ".venv"
 DAEMON_PATIENCE_S = patience(30.0)
@@ -85,7 +86,7 @@ def tear_down(state: State, say: Say) -> None:
 def _check_machine(parameters: Parameters) -> None:
     if os.geteuid() != 0:
         raise MachineError("the lab makes network namespaces", hint="run it as root")
-    for tool in ("ip", "tc", "ethtool"):
+    for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             raise MachineError(f"{tool} is not installed", hint="make set-up")
     if parameters.daemon and not (VENV / "bin/mrcd").exists():
@@ -152,7 +153,7 @@ def _checksum_in_software(fabric: Fabric) -> None:
         for sender, receiver in ((link.upper, link.lower), (link.lower, link.upper)):
             if fabric.nodes[receiver.node].kind == "host":
                 with netns.inside(fabric.namespace(sender.node)):
-                    netns.run(["ethtool", "-K", sender.port, "tx", "off"])
+                    set_offload(sender.port, {"tx-checksum-ip-generic": False, "tx-checksum-sctp": False})
 
 
 def start_daemons(state: State, fabric: Fabric) -> list[str]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Sends TCP, UDP and training traffic between hosts of the lab.
 
-flow, datagrams, stream   a TCP flow, UDP at full speed, numbered UDP at a fixed rate, one or many
+flow, stream              a TCP flow, UDP at full speed; numbered UDP at a fixed rate, one or many
 candidates                the compared ways from h0 to h2: mrcd's, and the kernel's own
 packet_sender, attacks    many packets by few system calls; those of attackers
 job                       a training job: a gloo rank per host

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs a TCP (or MPTCP) flow between two hosts of the lab, and measures its goodput at the receiver.
+"""Runs a TCP, MPTCP or UDP flow between two hosts of the lab, and measures its goodput at the receiver.
 
 with Flow(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3")) as flow:
     while …:
@@ -23,6 +23,7 @@ from mrcd.errors import MachineError
 PROGRAM = end_program("tcpend")
 PATIENCE_S = patience(10.0)
 Protocol = Literal["tcp", "mptcp"]
+_UDP_IPV4, _UDP_IPV6 = 28, 48  # bytes of headers
 
 
 class Ends(NamedTuple):
@@ -149,3 +150,27 @@ class Flow(TwoEnds):
             self.samples.append(Sample(said["sample_ns"], said["retransmitted_segments"], said.get("subflows", 1)))
         else:
             super()._take(child, said)
+
+
+class Datagrams(Flow):
+    """UDP packets of `packet_bytes` each, IP header included, at full speed. `bins` count payload."""
+
+    def __init__(self, lab: Lab, ends: Ends, packet_bytes: int, bin_ns: int = BIN_NS) -> None:
+        super().__init__(lab, ends)
+        self.payload_bytes = packet_bytes - (_UDP_IPV6 if ":" in ends.target_address else _UDP_IPV4)
+        self._program = [*self._program[:2], str(end_program("udpend")), "flood"]
+        self._receiver, self._sender = (self.payload_bytes, bin_ns), (self.payload_bytes,)
+
+    @property
+    def sent_packets(self) -> int:
+        """Returns the packets sent from beginning to end; known after `finish`."""
+        return int(self._facts["sent_packets"])
+
+    @property
+    def received_packets(self) -> int:
+        """Returns the packets received so far."""
+        return sum(self.bins.values()) // self.payload_bytes
+
+    def _stop(self) -> None:
+        for child in reversed(self._children):  # the receiver cannot see the sender's end
+            child.hush()

@@ -3,7 +3,7 @@
 
     udpend.py numbers receive ADDRESS                            counts numbered packets (stream.py)
     udpend.py numbers send ADDRESS PORT SOURCE RATE BYTES BURST  RATE packets per second, BURST per system call
-    udpend.py flood receive ADDRESS PAYLOAD BIN_NS               counts packets in bins, as tcpend.py (datagrams.py)
+    udpend.py flood receive ADDRESS PAYLOAD BIN_NS               counts packets in bins, as tcpend.py (flow.py)
     udpend.py flood send ADDRESS PORT SOURCE PAYLOAD             sends as fast as the kernel accepts
     udpend.py mesh ADDRESS PORT RATE PEER…                       RATE small packets per second to each peer (mesh.py)
     udpend.py load RATE BURST ADDRESS…                           RATE packets per second to each address, from h0 of
