@@ -4,7 +4,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -117,10 +117,7 @@ class Bars:
     goals: Sequence[tuple[float, str]] = ()
     words: str = ""
 
-    @property
-    def inches(self) -> float:
-        """Returns the height of the axes."""
-        return 0.3 + 0.24 * len(self.rows)
+    row_inches: ClassVar = 0.24
 
     def draw(self, axes: Axes) -> None:
         """Draws the bars from top to bottom."""
@@ -161,10 +158,7 @@ class Strips:
     begin_s: float = 1e-6
     end_s: float = 100.0
 
-    @property
-    def inches(self) -> float:
-        """Returns the height of the axes."""
-        return 0.8 + 0.36 * len(self.rows)
+    row_inches: ClassVar = 0.36
 
     def draw(self, axes: Axes) -> None:
         """Draws a strip of dots per row."""
@@ -195,10 +189,7 @@ class States:
     end: float
     rows: Sequence[tuple[str, Sequence[tuple[float, float, str]]]]
 
-    @property
-    def inches(self) -> float:
-        """Returns the height of the axes."""
-        return 0.4 + 0.14 * len(self.rows)
+    row_inches: ClassVar = 0.14
 
     def draw(self, axes: Axes) -> None:
         """Draws the lines from top to bottom."""
@@ -225,7 +216,7 @@ class Picture:
 
 def draw(picture: Picture) -> str:
     """Returns the SVG of a picture."""
-    heights = [p.inches for p in picture.panels]
+    heights = [p.inches if isinstance(p, Panel) else 0.5 + p.row_inches * len(p.rows) for p in picture.panels]
     style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "mrcd", "font.size": 9, "axes.titlesize": 9}
     with mpl.rc_context(style | {"axes.spines.top": False, "axes.spines.right": False}):
         inches = 1.0 + sum(h + 0.95 for h in heights) + 0.2 * len(picture.notes)

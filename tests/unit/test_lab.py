@@ -76,7 +76,7 @@ def test_a_running_daemon_keeps_its_socket(tmp_path: Path, monkeypatch: pytest.M
     lab.run_dir("h0").mkdir(parents=True)
     lab.socket("h0").touch()
     processes.record_self(lab.daemon_record("h0"))
-    monkeypatch.setattr(processes, "start_in", lambda *given, **options: pytest.fail("it runs already"))
+    monkeypatch.setattr(bringup, "start_daemon", lambda *given: pytest.fail("it runs already"))
     assert bringup.start_daemons(lab, fabric) == []
     assert lab.socket("h0").exists()
 

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import Popen
+from subprocess import DEVNULL, STDOUT, Popen
 
 from labkit.cluster import netns, processes, render
 from labkit.cluster.fabric import Fabric, Parameters, build
@@ -187,11 +187,20 @@ def start_daemons(state: State, fabric: Fabric) -> list[str]:
 
 
 def start_daemon(state: State, host: str, namespace: str) -> Popen[bytes]:
-    """Starts a host's mrcd."""
+    """Starts a host's mrcd in its network namespace, in a session of its own."""
     argv = [str(VENV / "bin/mrcd"), "--config", str(state.cluster_file), "--host", host]
     argv += ["--run-dir", str(state.run_dir(host)), "--bpffs", str(state.bpffs(host))]
-    with state.log(host).open("ab") as log:
-        return processes.start_in(namespace, argv, state.daemon_record(host), env=environment(state, host), output=log)
+    with state.log(host).open("ab") as log, netns.inside(namespace):
+        return Popen(
+            argv,
+            env=environment(state, host),
+            stdin=DEVNULL,
+            stdout=log,
+            stderr=STDOUT,
+            start_new_session=True,
+            # The child records itself, so no daemon is unrecorded even if the lab is killed here.
+            preexec_fn=lambda: processes.record_self(state.daemon_record(host)),
+        )
 
 
 def answers(path: Path) -> bool:

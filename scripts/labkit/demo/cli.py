@@ -42,6 +42,7 @@ def demo(name: str, keep: bool, as_json: bool, svg: Path) -> int:
 
     Exit status 1 if a broken path stayed in use or the flow stopped for too long.
     """
+    entry.check_writable(svg.parent)
     with entry.own_lab(name, keep=keep) as lab:
         lab.up()
         observe.wait_until_good(lab, lab.fabric.hosts, patience(15.0))
