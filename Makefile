@@ -214,7 +214,7 @@ INSTALLED = \
 	build/install/mrcctl.bash:$(TREE)/share/bash-completion/completions/mrcctl \
 	build/install/mrcctl.zsh:$(TREE)/share/zsh/site-functions/_mrcctl \
 	build/install/mrcctl.fish:$(TREE)/share/fish/vendor_completions.d/mrcctl.fish \
-	$(foreach f,$(filter-out %/tests.yml,$(wildcard scripts/deploy/prometheus/*)),$f:$(TREE)/share/mrcd/$(notdir $f)) \
+	$(foreach f,$(wildcard scripts/deploy/prometheus/*),$f:$(TREE)/share/mrcd/$(notdir $f)) \
 	$(foreach f,$(wildcard docs/*.md docs/images/*),$f:$(TREE)/share/doc/mrcd/$f) \
 	scripts/deploy/prolog-slurmctld:$(TREE)/share/mrcd/prolog-slurmctld \
 	scripts/deploy/wireshark/mrc.lua:$(TREE)/share/mrcd/mrc.lua \

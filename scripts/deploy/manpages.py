@@ -11,11 +11,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 import mrcd
 from mrcd.config.cluster_file import Config
@@ -127,32 +125,16 @@ def command_page(command: click.Command, name: str, section: int, also: str, sec
     return [*page, *sections, ".SH SEE ALSO", text(also)]
 
 
-def kind(annotation: Any) -> str:
-    """Return a type in words."""
-    inner = [a for a in get_args(annotation) if a is not type(None)]
-    if str(annotation).startswith("typing.Literal"):
-        return " | ".join(f'"{a}"' for a in inner)
-    if str(annotation).startswith("list["):
-        return f"list of {kind(inner[0])}"
-    if inner:
-        return kind(inner[0])
-    return {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}.get(annotation.__name__, "string")
-
-
-def bounds(field: FieldInfo) -> str:
-    """Return the least and the greatest value, if a field has them."""
-    pieces = [m for a in (field.annotation, *get_args(field.annotation)) for m in getattr(a, "__metadata__", ())]
-    found = {
-        name: getattr(m, name) for m in [*field.metadata, *unfold(pieces)] for name in ("ge", "le") if hasattr(m, name)
-    }
-    if len(found) == 2:
-        return f", {found['ge']} to {found['le']}"
-    return f", at least {found['ge']}" if "ge" in found else ""
-
-
-def unfold(pieces: list[Any]) -> list[Any]:
-    """Return the constraints in Field(…) annotations."""
-    return [m for p in pieces for m in getattr(p, "metadata", [p])]
+def kind(schema: dict[str, Any]) -> str:
+    """Return a type in words, with its least and greatest value if it has them."""
+    schema = schema.get("anyOf", [schema])[0]  # the others are null, or another notation
+    if "enum" in schema:
+        return " | ".join(f'"{word}"' for word in schema["enum"])
+    if "items" in schema:
+        return f"list of {kind(schema['items'])}"
+    least, most = schema.get("minimum"), schema.get("maximum")
+    bounds = "" if least is None else f", at least {least}" if most is None else f", {least} to {most}"
+    return f"{schema['type']}{bounds}"
 
 
 def comments(section: str) -> dict[str, str]:
@@ -175,16 +157,14 @@ def comments(section: str) -> dict[str, str]:
     return found
 
 
-def keys(section: str, model: type[BaseModel]) -> Iterator[str]:
+def keys(section: str, model: dict[str, Any]) -> Iterator[str]:
     """Yield a paragraph for each key."""
     comment_by_key = comments(section)
-    for name, field in model.model_fields.items():
-        words = field.description or comment_by_key.get(name, "")
-        default = (
-            "required" if field.is_required() else f"default {shown(field.get_default(call_default_factory=True))}"
-        )
+    for name, schema in model["properties"].items():
+        words = schema.get("description") or comment_by_key.get(name, "")
+        default = "required" if name in model.get("required", ()) else f"default {shown(schema.get('default'))}"
         yield ".TP"
-        yield f"{bold(name)} ({text(kind(field.annotation) + bounds(field))}; {text(default)})"
+        yield f"{bold(name)} ({text(kind(schema))}; {text(default)})"
         yield text(words[:1].upper() + words[1:].rstrip(".") + "." if words else "(undocumented)")
 
 
@@ -197,14 +177,6 @@ def shown(value: Any) -> str:
     return str(value) if isinstance(value, int | float) else f'"{value}"'
 
 
-def model_of(field: FieldInfo) -> type[BaseModel]:
-    """Return the model of a section, or of the items of a list of sections."""
-    inner = [
-        a for a in (field.annotation, *get_args(field.annotation)) if isinstance(a, type) and issubclass(a, BaseModel)
-    ]
-    return inner[0]
-
-
 def configuration_page() -> list[str]:
     """Return the page mrcd.toml(5)."""
     page = heading("mrcd.toml", 5, "the cluster file of mrcd")
@@ -214,10 +186,11 @@ def configuration_page() -> list[str]:
         "hostname. Unknown keys and overlapping prefixes are errors. `mrcctl config check FILE` lists all errors of a "
         "file at once."
     )
-    for name, field in Config.model_fields.items():
-        many = "list" in str(field.annotation)
-        page += [f".SH {text(f'[[{name}]]' if many else f'[{name}]')}"]
-        page += [*paragraphs(model_of(field).__doc__), *keys(name, model_of(field))]
+    schema = Config.model_json_schema()
+    for name, section in schema["properties"].items():
+        model = schema["$defs"][str(section.get("items", section)["$ref"]).rpartition("/")[2]]
+        page += [f".SH {text(f'[[{name}]]' if 'items' in section else f'[{name}]')}"]
+        page += [*paragraphs(model.get("description")), *keys(name, model)]
     page += [".SH EXAMPLE", ".nf", text(EXAMPLE.read_text(encoding="utf-8").rstrip()), ".fi"]
     return [*page, ".SH SEE ALSO", text("mrcd(8), mrcctl(1)")]
 

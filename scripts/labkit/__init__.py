@@ -4,7 +4,7 @@
 cluster     builds the fabric, starts the daemons, and offers class Lab (api) and `scripts/lab` (cli)
 faults      breaks links and switches, and heals them
 traffic     TCP, UDP and training traffic between hosts
-measure     goodput, packet order, spread over EVs, run time of programs
+measure     goodput, packet order, run time of programs
 monitoring  a real Prometheus and Alertmanager over the lab
 screenshots the web page in a browser
 tables      prints measurements; plot: draws them as SVG

@@ -61,13 +61,29 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+@contextlib.contextmanager
+def _writing(place: Path, directory: Path) -> Iterator[None]:
+    """A block that writes into a directory, which is made if it is missing. Raises MachineError about `place`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as e:
+        raise MachineError(f"{place}: {e.strerror}", hint="choose another directory; see --help") from None
+
+
 def save(path: Path, content: str) -> None:
     """Writes a picture or a document. Raises MachineError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _writing(path, path.parent):
         path.write_text(content, encoding="utf-8")
-    except OSError as e:
-        raise MachineError(f"{path}: {e.strerror}", hint="choose another directory; see --help") from None
+
+
+def check_writable(directory: Path) -> None:
+    """Makes a directory if it is missing, so that a long run fails early if it cannot be saved.
+
+    Raises MachineError.
+    """
+    with _writing(directory, directory), tempfile.TemporaryFile(dir=directory):
+        pass
 
 
 def relative(path: Path) -> Path:
@@ -76,19 +92,6 @@ def relative(path: Path) -> Path:
         return path.resolve().relative_to(Path.cwd())
     except ValueError:
         return path
-
-
-def check_writable(directory: Path) -> None:
-    """Makes a directory if it is missing, so that a long run fails early if it cannot be saved.
-
-    Raises MachineError.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as e:
-        raise MachineError(f"{directory}: {e.strerror}", hint="choose another directory; see --help") from None
 
 
 @contextlib.contextmanager

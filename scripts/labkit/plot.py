@@ -4,7 +4,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -13,9 +13,8 @@ from matplotlib.patches import Patch
 
 from labkit.tables import shown
 
-_WIDTH, _HEAD, _FOOT, _NOTE = 11.0, 0.8, 0.3, 0.22  # inches
-_COLOURS = {"ours": "#1f6fb4", "theirs": "#c07a1c"}
-_GOAL, _FAULT = "#b3261e", "#b3261e"
+_COLOURS = {"ours": "#1f6fb4", "theirs": "#c07a1c", "goal": "#b3261e"}
+_FAULT = "#b3261e"
 _STATES = {
     "GOOD": "#4c9f70",
     "SKIP": "#e3c14b",
@@ -23,21 +22,23 @@ _STATES = {
     "DENIED": "#7f6bb0",
     "UNKNOWN": "#bbbbbb",
 }
-Kind = Literal["ours", "theirs"]
+_STYLES: dict[str, dict[str, Any]] = {
+    "steps": {"drawstyle": "steps-post"},
+    "dots": {"linestyle": "", "marker": "."},
+    "joined": {"marker": "o"},
+}
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """Points, x ascending. `steps`: a point holds until the next."""
 
     points: Sequence[tuple[float, float]]
-    kind: Kind = "ours"
+    kind: Literal["ours", "theirs"] = "ours"
     style: Literal["steps", "dots", "joined"] = "joined"
     label: str = ""
 
 
-@dataclass(frozen=True)
-class Goal:
+class Goal(NamedTuple):
     """The wanted level between two x."""
 
     begin: float
@@ -45,8 +46,7 @@ class Goal:
     y: float
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """A fault from one x to another."""
 
     begin: float
@@ -73,110 +73,71 @@ class Panel:
 
     def draw(self, axes: Axes) -> None:
         """Draws curves, faults and goals."""
-        for s in self.series:
-            x, y = [p[0] for p in s.points], [p[1] for p in s.points]
-            colour, label = _COLOURS[s.kind], s.label or None
-            if s.style == "steps":
-                axes.step(x, y, where="post", color=colour, label=label, linewidth=1.1)
-            elif s.style == "dots":
-                axes.plot(x, y, ".", color=colour, label=label, markersize=3)
-            else:
-                axes.plot(x, y, "o-", color=colour, label=label, markersize=3, linewidth=1.1)
-            if label and x:
-                axes.annotate(label, (x[-1], y[-1]), xytext=(4, 0), textcoords="offset points", fontsize=7)
+        for s in filter(lambda s: s.points, self.series):
+            axes.plot(
+                *zip(*s.points, strict=True), color=_COLOURS[s.kind], markersize=3, linewidth=1.1, **_STYLES[s.style]
+            )
+            axes.annotate(s.label, s.points[-1], xytext=(4, 0), textcoords="offset points", fontsize=7)
         for g in self.goals:
-            axes.plot([g.begin, g.end], [g.y, g.y], "--", color=_GOAL, linewidth=0.9)
+            axes.plot([g.begin, g.end], [g.y, g.y], "--", color=_COLOURS["goal"], linewidth=0.9)
         if self.ticks:
             axes.set_xscale("log")
             axes.set_xticks([x for x, _ in self.ticks], [label for _, label in self.ticks])
             axes.minorticks_off()
-        axes.set_xlim(self.begin, self.end)
         if self.log_y:
-            axes.set_yscale("log")
-            axes.set_ylim(*self.log_y)
+            axes.set(yscale="log", ylim=self.log_y)
         else:
             axes.set_ylim(bottom=0)
         for n, f in enumerate(self.faults):
             axes.axvspan(f.begin, f.end, color=_FAULT, alpha=0.1, linewidth=0)
             at = (f.begin, 0.97 - 0.09 * (n % 5))
             axes.annotate(f.label, at, xycoords=("data", "axes fraction"), va="top", fontsize=7, color=_FAULT)
-        axes.set_xlabel(self.x_label)
-        axes.set_ylabel(self.y_label)
+        axes.set(xlabel=self.x_label, ylabel=self.y_label, xlim=(self.begin, self.end))
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One measured quantity: its median, minimum, maximum, and a text of these."""
-
-    label: str
-    value: float
-    low: float
-    high: float
-    said: str
-    kind: Kind = "ours"
+def _rows(axes: Axes, labels: Sequence[str], **style: Any) -> None:
+    """Labels the rows of a panel, from top to bottom."""
+    axes.set_yticks(range(len(labels)), labels, **style)
+    axes.invert_yaxis()
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars of one unit. `goals`: (value, label)."""
-
-    title: str
-    words: str
-    unit: str
-    bars: Sequence[Bar]
-    goals: Sequence[tuple[float, str]] = ()
-
-    @property
-    def inches(self) -> float:
-        """Returns the height of the axes."""
-        return 0.3 + 0.24 * len(self.bars)
-
-    def draw(self, axes: Axes) -> None:
-        """Draws the bars from top to bottom."""
-        for n, b in enumerate(self.bars):
-            axes.barh(n, b.value, color=_COLOURS[b.kind], height=0.6)
-            axes.plot([b.low, b.high], [n, n], color="black", linewidth=1)
-            axes.annotate(b.said, (max(b.value, b.high), n), xytext=(5, 0), textcoords="offset points", va="center")
-        for value, label in self.goals:
-            axes.axvline(value, linestyle="--", color=_GOAL, linewidth=0.9, label=label)
-        if self.goals:
-            axes.legend(loc="lower right", fontsize=7)
-        axes.set_yticks(range(len(self.bars)), [b.label for b in self.bars])
-        axes.invert_yaxis()
-        longest = max((max(b.value, b.high) for b in self.bars), default=1.0) or 1.0
-        axes.set_xlim(0, 1.6 * longest)
-        axes.set_xlabel(self.unit)
-
-
-def bars(
-    title: str,
-    unit: str,
-    rows: Sequence[Mapping[str, Any]],
-    label: str,
-    key: str,
-    scale: float = 1.0,
-    goals: Sequence[tuple[float, str]] = (),
-) -> Bars:
-    """Returns a bar per row: `median_KEY`, with a line from `min_KEY` to `max_KEY`, all times `scale`.
+    """A bar per row: `median_KEY`, with a line from `min_KEY` to `max_KEY`, all times `scale`. `goals`: (value, label).
 
     A row of what mrcd is compared with has a false `ours`.
     """
-    found = [
-        Bar(
-            r[label],
-            scale * r[f"median_{key}"],
-            scale * r[f"min_{key}"],
-            scale * r[f"max_{key}"],
-            shown(f"_{key}", r[f"median_{key}"]),
-            "ours" if r.get("ours", True) else "theirs",
-        )
-        for r in rows
-    ]
-    return Bars(title, "", unit, found, [(scale * value, words) for value, words in goals])
+
+    title: str
+    unit: str
+    rows: Sequence[Mapping[str, Any]]
+    label: str
+    key: str
+    scale: float = 1.0
+    goals: Sequence[tuple[float, str]] = ()
+    words: str = ""
+
+    row_inches: ClassVar = 0.24
+
+    def draw(self, axes: Axes) -> None:
+        """Draws the bars from top to bottom."""
+        for n, row in enumerate(self.rows):
+            value, low, high = (self.scale * row[f"{which}_{self.key}"] for which in ("median", "min", "max"))
+            axes.barh(n, value, color=_COLOURS["ours" if row.get("ours", True) else "theirs"], height=0.6)
+            axes.plot([low, high], [n, n], color="black", linewidth=1)
+            said = shown(f"_{self.key}", row[f"median_{self.key}"])
+            axes.annotate(said, (max(value, high), n), xytext=(5, 0), textcoords="offset points", va="center")
+        for value, label in self.goals:
+            axes.axvline(self.scale * value, linestyle="--", color=_COLOURS["goal"], linewidth=0.9, label=label)
+        if self.goals:
+            axes.legend(loc="lower right", fontsize=7)
+        _rows(axes, [row[self.label] for row in self.rows])
+        axes.margins(x=0.6)
+        axes.set(xlabel=self.unit)
+        axes.set_xlim(left=0)
 
 
-@dataclass(frozen=True)
-class Strip:
+class Strip(NamedTuple):
     """One distribution, in seconds. None: it never came."""
 
     label: str
@@ -197,14 +158,10 @@ class Strips:
     begin_s: float = 1e-6
     end_s: float = 100.0
 
-    @property
-    def inches(self) -> float:
-        """Returns the height of the axes."""
-        return 0.8 + 0.36 * len(self.rows)
+    row_inches: ClassVar = 0.36
 
     def draw(self, axes: Axes) -> None:
         """Draws a strip of dots per row."""
-        axes.set_xscale("log")
         for n, row in enumerate(self.rows):
             times = [max(t, self.begin_s) for t in row.times_s if t is not None]
             # Multiples of the golden ratio, modulo 1, spread any number of dots evenly.
@@ -212,17 +169,15 @@ class Strips:
             for at, width in ((row.p50_s, 2.0), (row.p99_s, 0.8)):
                 if at is not None:
                     axes.vlines(max(at, self.begin_s), n - 0.4, n + 0.4, color="red", linewidth=width)
-            never = sum(t is None for t in row.times_s)
+            never = row.times_s.count(None)
             said = row.said + (f", {never} never" if never else "")
             axes.annotate(said, (self.end_s, n), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7)
         for at, label, kind in self.marks:
-            axes.axvline(at, linestyle="--", label=label, color=_GOAL if kind == "goal" else _COLOURS["theirs"])
+            axes.axvline(at, linestyle="--", label=label, color=_COLOURS[kind])
         if self.marks:
             axes.legend(loc="lower right", fontsize=7)
-        axes.set_yticks(range(len(self.rows)), [r.label for r in self.rows])
-        axes.invert_yaxis()
-        axes.set_xlim(self.begin_s, self.end_s)
-        axes.set_xlabel("seconds")
+        _rows(axes, [r.label for r in self.rows])
+        axes.set(xscale="log", xlim=(self.begin_s, self.end_s), xlabel="seconds")
 
 
 @dataclass(frozen=True)
@@ -234,20 +189,15 @@ class States:
     end: float
     rows: Sequence[tuple[str, Sequence[tuple[float, float, str]]]]
 
-    @property
-    def inches(self) -> float:
-        """Returns the height of the axes."""
-        return 0.4 + 0.14 * len(self.rows)
+    row_inches: ClassVar = 0.14
 
     def draw(self, axes: Axes) -> None:
         """Draws the lines from top to bottom."""
         for n, (_, spans) in enumerate(self.rows):
             for begin, end, state in spans:
                 axes.broken_barh([(begin, end - begin)], (n - 0.4, 0.8), color=_STATES.get(state, "black"))
-        axes.set_yticks(range(len(self.rows)), [label for label, _ in self.rows], fontsize=6)
-        axes.invert_yaxis()
-        axes.set_xlim(0, self.end)
-        axes.set_xlabel("time, s")
+        _rows(axes, [label for label, _ in self.rows], fontsize=6)
+        axes.set(xlim=(0, self.end), xlabel="time, s")
         seen = {state for _, spans in self.rows for _, _, state in spans}
         patches = [Patch(color=colour, label=state) for state, colour in _STATES.items() if state in seen]
         axes.legend(handles=patches, loc="lower right", fontsize=6, ncols=max(1, len(patches)))
@@ -266,28 +216,22 @@ class Picture:
 
 def draw(picture: Picture) -> str:
     """Returns the SVG of a picture."""
-    notes = [*picture.notes]
-    heights = [p.inches + 0.95 for p in picture.panels]
-    total = _HEAD + sum(heights) + _FOOT + _NOTE * len(notes)
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "mrcd", "font.size": 9, "axes.titlesize": 10}):
-        figure = Figure(figsize=(_WIDTH, total))
-        figure.text(0.02, 1 - 0.12 / total, picture.title, fontsize=14, va="top")
-        figure.text(0.02, 1 - 0.38 / total, picture.subtitle, va="top")
-        kinds = zip((_COLOURS["ours"], _COLOURS["theirs"], _GOAL), picture.legend, strict=True)
-        patches = [Patch(color=colour, label=words) for colour, words in kinds if words]
-        if patches:
-            at = (0.015, 1 - 0.52 / total)
-            figure.legend(handles=patches, loc="upper left", bbox_to_anchor=at, ncols=3, frameon=False, fontsize=8)
-        top = total - _HEAD
-        for panel, height in zip(picture.panels, heights, strict=True):
-            axes = figure.add_axes((0.2, (top - 0.5 - panel.inches) / total, 0.66, panel.inches / total))
-            axes.set_title(panel.title, loc="left", pad=18, fontweight="bold")
-            axes.annotate(panel.words, (0, 1), xytext=(0, 5), xycoords="axes fraction", textcoords="offset points")
-            axes.spines[["top", "right"]].set_visible(False)
+    heights = [p.inches if isinstance(p, Panel) else 0.5 + p.row_inches * len(p.rows) for p in picture.panels]
+    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "mrcd", "font.size": 9, "axes.titlesize": 9}
+    with mpl.rc_context(style | {"axes.spines.top": False, "axes.spines.right": False}):
+        inches = 1.0 + sum(h + 0.95 for h in heights) + 0.2 * len(picture.notes)
+        figure = Figure(figsize=(11.0, inches), layout="constrained")
+        figure.suptitle(f"{picture.title}\n", x=0.01, ha="left", fontsize=14)
+        figure.text(0.01, 1 - 0.4 / inches, picture.subtitle, va="top")
+        kinds = zip(_COLOURS.values(), picture.legend, strict=True)
+        if patches := [Patch(color=colour, label=words) for colour, words in kinds if words]:
+            figure.legend(handles=patches, loc="outside lower right", ncols=3, frameon=False, fontsize=8)
+        all_axes = figure.subplots(len(heights), squeeze=False, height_ratios=heights)[:, 0]
+        for panel, axes in zip(picture.panels, all_axes, strict=True):
+            axes.set_title(f"{panel.title}\n", loc="left", fontweight="bold")
+            axes.annotate(panel.words, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points")
             panel.draw(axes)
-            top -= height
-        for n, note in enumerate(notes):
-            figure.text(0.02, (_NOTE * (len(notes) - n)) / total, note, fontsize=8)
+        figure.supxlabel("\n".join(picture.notes), x=0.01, ha="left", fontsize=8)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()

@@ -4,6 +4,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mrcd.ctl.terminal import render
+from mrcd.ctl.terminal.render import Column
+
 Row = Mapping[str, Any]
 # End of a key → how its values are shown. The first that fits counts.
 _UNITS = ("_bits_per_s", "_per_s", "_ratio", "_bytes", "_ns", "_ms", "_s")
@@ -67,13 +70,5 @@ def heading(key: str) -> str:
 def table(rows: Sequence[Row]) -> list[str]:
     """Returns aligned lines. Columns are the keys of all rows; texts are aligned at the left, numbers at the right."""
     keys = list(dict.fromkeys(k for row in rows for k in row))
-    is_text = {k: all(isinstance(row.get(k, ""), str) for row in rows) for k in keys}
-    cells = [[heading(k) for k in keys], *([shown(k, row[k]) if k in row else "" for k in keys] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(keys))]
-    return [
-        "  ".join(
-            cell.ljust(width) if is_text[k] else cell.rjust(width)
-            for k, cell, width in zip(keys, line, widths, strict=True)
-        ).rstrip()
-        for line in cells
-    ]
+    columns = [Column(heading(k), right=not all(isinstance(row.get(k, ""), str) for row in rows)) for k in keys]
+    return render.table(columns, [[shown(k, row[k]) if k in row else "" for k in keys] for row in rows], colour=False)

@@ -18,7 +18,7 @@ from tests.pages import PAGES, ROOT, shell_commands, spans, synopses
 
 PROGRAMS = {"mrcd", "mrcctl", "make", "scripts/lab", "scripts/bench", "scripts/demo", "scripts/kernels"} | {
     *("scripts/demo-training", "mpirun", "nvme"),
-    *("apt", "apt-get", "bpftool", "ethtool", "grep", "ip", "iperf3", "journalctl", "ls", "man", "promtool"),
+    *("apt", "apt-get", "bpftool", "ethtool", "grep", "ip", "iperf3", "journalctl", "ls", "man"),
     *("reuse", "scripts/screenshots", "systemctl", "systemd-analyze", "systemd-sysusers", "tcpdump"),
 }
 """In prose, words in backticks that begin with one of these are a command."""
@@ -58,7 +58,6 @@ NOT_RUN = {
     r"mrcctl paths --json \| jq": "make set-up does not install jq",
     r"mrcd --state-dir": "names an option",
     r"nvme connect": "needs nvme-cli and a storage target",
-    r"promtool": "names a command without its file: tests/unit/test_rules.py",
     r"reuse lint": "make lint does it",
     r"scripts/bench (--short )?\w": "takes minutes",
     r"scripts/kernels": "takes minutes, in virtual machines",

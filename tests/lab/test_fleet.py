@@ -11,7 +11,7 @@ import pytest
 
 from labkit.cluster.api import Lab
 from labkit.cluster.etcd import PREFIX, EtcdMembers
-from labkit.traffic.streams import Streams
+from labkit.traffic.stream import streams
 from tests.lab.conftest import a_lab, all_good, mrcctl, states, wait_until
 
 LAB = {"hosts": 4, "planes": 2, "t1": 2}
@@ -114,7 +114,7 @@ def test_a_denial_that_hosts_would_refuse_is_not_made(lab: Lab, whole: EtcdMembe
 def test_a_drained_t1_is_taken_out_without_losing_a_packet_while_a_member_of_etcd_dies(
     lab: Lab, whole: EtcdMembers
 ) -> None:
-    with Streams(lab, RATE) as load:
+    with streams(lab, RATE) as load:
         whole.kill("h2")
         answer = fleet(lab, "h3", "drain", "t1:0:1")
         assert answer["progress"] == "4 of 4 hosts drained, 0 packets left, 0 lost"
@@ -129,7 +129,7 @@ def test_a_drained_t1_is_taken_out_without_losing_a_packet_while_a_member_of_etc
 
 def test_a_file_reaches_all_hosts_without_a_lost_packet(lab: Lab, whole: EtcdMembers) -> None:
     text = lab.state.cluster_file.read_text()
-    with Streams(lab, RATE) as load:
+    with streams(lab, RATE) as load:
         first = put(lab, "h3", text + SETTING)
         load.go_on()
         whole.kill("h1")
@@ -169,7 +169,7 @@ def test_without_etcd_daemons_restart_and_go_on_with_what_they_knew(lab: Lab, wh
     fleet(lab, "h0", "deny", "t1:0:1")
     text = lab.state.cluster_file.read_text() + SETTING + PROGRAM_SETTING
     generation = put(lab, "h0", text + "# the last\n")["generation"]
-    with Streams(lab, RATE) as load:
+    with streams(lab, RATE) as load:
         whole.kill()
         wait_until("all miss etcd", lambda: not any(_connected(lab, h) for h in lab.fabric.hosts))
         assert denied_everywhere(lab)

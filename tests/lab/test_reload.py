@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labkit.cluster.api import Lab
-from labkit.measure.evorder import EvOrder
+from labkit.measure import evorder
 from labkit.traffic import candidates
 from labkit.traffic.stream import Stream
 from mrcd.kernel import libbpf
@@ -98,7 +98,7 @@ def test_a_reload_loses_no_packet_and_keeps_states_and_counters(
     file.path.write_text(file.text + more)
     promised = mrcctl(lab, "h0", "config", "diff")
     assert (promised["programs"], promised["tables"]) == (programs, tables)
-    with EvOrder(lab, "h0", "h2") as order, Stream(lab, candidates.overlay(lab, 4), rate=RATE) as stream:
+    with evorder.watching(lab, "h0", "h2") as order, Stream(lab, candidates.overlay(lab, 4), rate=RATE) as stream:
         wait_until("the flow runs", lambda: stream.mark() > RATE / 5)
         done = mrcctl(lab, "h0", "reload")
         known = _in_use(lab)

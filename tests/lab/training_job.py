@@ -1,33 +1,24 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the smallest form of scripts/demo-training: one fault, without and with mrcd. `make test-training` runs it."""
 
-import contextlib
 import io
-from collections.abc import Iterator
 
 from rich.console import Console
 
 from labkit.cluster.attachment import ATTACHED, DETACHED
-from labkit.demo.training import record, report, scenario
-from labkit.demo.training.scenario import Times
-from labkit.demo.training.screen import Lines, Screen
+from labkit.demo import training, training_report
 from labkit.traffic.job import RANKS
 from tests.lab.conftest import a_lab
 
-TIMES = Times(lead_s=0.3, before_s=0.3, fault_s=1.0, after_s=1.0)
+TIMES = training.Times(lead_s=0.3, before_s=0.3, fault_s=1.0, after_s=1.0)
 
 
 def test_a_t1_that_dies_stops_the_job_without_mrcd_only() -> None:
     printed = io.StringIO()
-
-    @contextlib.contextmanager
-    def view(way: str) -> Iterator[Screen]:
-        yield Lines(Console(file=printed, width=100))
-
     with a_lab("job", hosts=RANKS, planes=2, t1=2) as lab:
-        episodes = record.run(lab, TIMES, view, lambda path: scenario.faults(path)[:1])
-        document = report.build(episodes, lab.fabric.parameters)
-    without, with_mrcd = (report.of(document, way)["faults"][0] for way in (DETACHED, ATTACHED))
+        episodes = training.run(lab, TIMES, Console(file=printed, width=100), 1)
+        document = training_report.build(episodes, lab.fabric.parameters)
+    without, with_mrcd = (document["ways"][way]["faults"][0] for way in (DETACHED, ATTACHED))
     assert without["target"] == with_mrcd["target"]
     assert without["dropped_skbs"] > 0
     assert with_mrcd["dropped_skbs"] > 0

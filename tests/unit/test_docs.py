@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from labkit.bench.cli import bench
 from labkit.cluster.cli import lab
 from labkit.demo.cli import demo
-from labkit.demo.training.cli import demo_training
+from labkit.demo.training import demo_training
 from labkit.kernels.cli import kernels
 from labkit.screenshots.cli import screenshots
 from mrcd.config.cluster_file import Config

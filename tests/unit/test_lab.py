@@ -25,7 +25,7 @@ def test_settings_of_health_and_overlay_reach_the_cluster_file() -> None:
     found = build("x", parameters).config
     assert (found.health.hold_down_ms, found.health.loss_ratio, found.health.loss_rule) == (150, 0.1, "any")
     assert (found.overlay.dup_ack_us, found.overlay.burst_bytes, found.overlay.source_check) == (0, 65_535, "off")
-    assert Parameters.from_json(parameters.as_json()) == parameters
+    assert Parameters(**parameters.as_json()) == parameters
     assert "[health]" not in build("x", Parameters()).toml
     for wrong in ("hold_down_ms", "hold_down_ms=", "=1"):
         with pytest.raises(UsageError, match="not a setting"):
@@ -76,7 +76,7 @@ def test_a_running_daemon_keeps_its_socket(tmp_path: Path, monkeypatch: pytest.M
     lab.run_dir("h0").mkdir(parents=True)
     lab.socket("h0").touch()
     processes.record_self(lab.daemon_record("h0"))
-    monkeypatch.setattr(processes, "start_in", lambda *given, **options: pytest.fail("it runs already"))
+    monkeypatch.setattr(bringup, "start_daemon", lambda *given: pytest.fail("it runs already"))
     assert bringup.start_daemons(lab, fabric) == []
     assert lab.socket("h0").exists()
 
@@ -104,28 +104,18 @@ def test_mean_is_over_whole_bins_inside() -> None:
     assert goodput.mean(flow(1.0), BEGIN + BIN_NS // 2, BEGIN + 10 * BIN_NS + 7) == RATE
 
 
-def test_the_longest_hole_is_found_with_its_place() -> None:
-    bins = flow(3.0, (0.5, 0.58), (1.0, 1.2), (2.0, 2.1))
-    assert goodput.longest_hole(bins, BEGIN, BEGIN + 3 * S, RATE) == (BEGIN + S, S // 5)
-    assert goodput.longest_hole(bins, BEGIN + 2 * S, BEGIN + 3 * S, RATE) == (BEGIN + 2 * S, S // 10)
-
-
-def test_nearly_empty_bins_are_a_gap_and_a_dip_is_none() -> None:
-    bins = flow(1.0)
-    bins[BEGIN + 10 * BIN_NS] = int(FULL * 0.04)
-    bins[BEGIN + 20 * BIN_NS] = int(FULL * 0.06)
-    assert goodput.longest_hole(bins, BEGIN, BEGIN + S, RATE) == (BEGIN + 10 * BIN_NS, BIN_NS)
-
-
-def test_a_flow_that_never_returns_is_a_gap_to_the_end() -> None:
-    assert goodput.longest_hole(flow(1.0), BEGIN, BEGIN + 3 * S, RATE) == (BEGIN + S, 2 * S)
-
-
-def test_empty_bins_are_those_of_100_ms_without_a_byte() -> None:
-    bins = flow(1.0, (0.5, 0.7), (0.8, 0.88))
-    assert goodput.empty(bins, BEGIN, BEGIN + S) == 2
-    bins[BEGIN + 26 * BIN_NS] = 1
-    assert goodput.empty(bins, BEGIN, BEGIN + S) == 1
+@pytest.mark.parametrize(
+    ("bins", "begin", "end", "hole"),  # in bins
+    [
+        (flow(3.0, (0.5, 0.58), (1.0, 1.2), (2.0, 2.1)), 0, 150, (50, 10)),
+        (flow(3.0, (0.5, 0.58), (1.0, 1.2), (2.0, 2.1)), 100, 150, (100, 5)),
+        (flow(1.0) | {BEGIN + 10 * BIN_NS: int(FULL * 0.04), BEGIN + 20 * BIN_NS: int(FULL * 0.06)}, 0, 50, (10, 1)),
+        (flow(1.0), 0, 150, (50, 100)),  # it never returns
+    ],
+)
+def test_the_longest_hole(bins: dict[int, int], begin: int, end: int, hole: tuple[int, int]) -> None:
+    found = goodput.longest_hole(bins, BEGIN + begin * BIN_NS, BEGIN + end * BIN_NS, RATE)
+    assert found == (BEGIN + hole[0] * BIN_NS, hole[1] * BIN_NS)
 
 
 # ---- kernels ----

@@ -258,7 +258,7 @@ def _result(costs: Costs, overhead_ns: float, called: list[Document], sizes: lis
         Table("Size", sizes),
     ]
     panels = [
-        plot.bars(program, "ns per packet", [r for r in rows if r["program"] == program], "case", "ns")
+        plot.Bars(program, "ns per packet", [r for r in rows if r["program"] == program], "case", "ns")
         for program in dict.fromkeys(r["program"] for r in rows)
     ]
     detail = {"rounds": [{"program": p, "case": name, "ns": ns} for (p, name), ns in costs.items()]}

@@ -20,7 +20,8 @@ from labkit.cluster.fabric import host_table
 from labkit.cluster.observe import Document
 from labkit.cluster.patience import patience
 from labkit.entry import progress
-from labkit.measure.evorder import EvOrder, Seen
+from labkit.measure import evorder
+from labkit.measure.evorder import Seen
 from labkit.places import REPOSITORY
 from labkit.traffic import candidates
 from labkit.traffic.candidates import SOURCE, TARGET
@@ -136,7 +137,7 @@ def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **
     marks: list[int] = []
     seen: list[Seen] = []
     changed: list[frozenset[int]] = []
-    with nullcontext(other) if other else another_build() as build, EvOrder(lab, SOURCE, TARGET) as order:
+    with nullcontext(other) if other else another_build() as build, evorder.watching(lab, SOURCE, TARGET) as order:
         operations = Operations(lab, build, dict(up))
         names = ["restart", "kill", "upgrade", "reload"]
         with Stream(lab, candidates.overlay(lab, 4), rate=rate, burst=BURST) as stream:

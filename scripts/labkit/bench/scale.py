@@ -51,7 +51,7 @@ RATE = 1000  # packets per second to each peer
 BURSTS = {1: 1, 256: 8, 1000: 8}  # busy peers → packets of a burst; two cores cannot send that many single packets
 MOST_PACKETS, MOST_BYTES, MOST_CPU = 0.02, 0.01, 0.05
 PROGRAMS = ("mrc_tick", "mrc_timer", "mrc_pop", "mrc_push")
-_LOAD = end_program("emulated_peers_load")
+_LOAD = end_program("udpend")
 _PAIRS, _WINDOW_S, _SETTLE_S, _LOAD_WARM_UP_S = 4, 1.5, 0.3, 3.0
 
 LEFT_S = 2.0  # until all idle peers have left a dead T1
@@ -297,7 +297,7 @@ def _probes(emulated: EmulatedPeers, peers: int) -> Document:
 @contextlib.contextmanager
 def _sending(emulated: EmulatedPeers, peers: int) -> Iterator[None]:
     """A block in which `peers` peers are busy."""
-    argv = [sys.executable, "-I", str(_LOAD), str(RATE), str(BURSTS[peers])]
+    argv = [sys.executable, "-I", str(_LOAD), "load", str(RATE), str(BURSTS[peers])]
     child = emulated.popen([*argv, *(emulated_peers.address(n + 1) for n in range(peers))])
     try:
         yield

@@ -27,8 +27,7 @@ from labkit.measure import goodput, machine, order
 from labkit.measure.statistics import compare, words
 from labkit.traffic import candidates
 from labkit.traffic.candidates import KERNEL, KERNEL_ECMP, MPTCP, MRCD, PLAIN, TARGET, Candidate
-from labkit.traffic.datagrams import Datagrams
-from labkit.traffic.flow import Flow
+from labkit.traffic.flow import Datagrams, Flow
 from mrcd.config.cluster_file import Granularity
 from mrcd.errors import MachineError, UsageError
 from mrcd.net.netlink import set_offload
@@ -214,7 +213,7 @@ def measure(lab: Lab, options: Options) -> Result:
     notes = [*filter(None, [missing]), "All receive with RPS over all CPUs and GRO."]
     tables[-1] = replace(tables[-1], notes=[*tables[-1].notes, *notes])
     title, words = "Throughput beside what a host has without mrcd", "medians of interleaved runs, minimum to maximum"
-    panels = [plot.bars(d["name"], "Gbit/s", d["candidates"], "candidate", "bits_per_s", 1e-9) for d in documents]
+    panels = [plot.Bars(d["name"], "Gbit/s", d["candidates"], "candidate", "bits_per_s", 1e-9) for d in documents]
     return Result(tables, bounds, plot.Picture(title, words, panels, notes), {"cells": documents})
 
 
@@ -426,7 +425,7 @@ def measure_planes(lab: Lab, options: Options) -> Result:
             text = f"{case.name}: share of what the planes can carry that one TCP flow gets"
             bounds.append(Bound(text, case.least, "_ratio", is_least=True).judge(found[0]["median_ratio"]))
             goals = [(case.least, "wanted")]
-        panels.append(plot.bars(case.name, "% of the sum, after headers", found, "way", "ratio", 100, goals))
+        panels.append(plot.Bars(case.name, "% of the sum, after headers", found, "way", "ratio", 100, goals))
     title = "One TCP flow over four planes of limited rate"
     notes = ["LATE: skbs that the receiver's TCP sees behind data sent after them, and by how many bytes at most"]
     notes += [why] if (why := candidates.mptcp_missing()) else []

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import Popen
+from subprocess import DEVNULL, STDOUT, Popen
 
 from labkit.cluster import netns, processes, render
 from labkit.cluster.fabric import Fabric, Parameters, build
@@ -23,6 +23,7 @@ from labkit.faults import inject
 from labkit.places import REPOSITORY
 from mrcd.auth import secrets_file
 from mrcd.errors import MachineError
+from mrcd.net.netlink import set_offload
 
 VENV = REPOSITORY / ".venv"
 DAEMON_PATIENCE_S = patience(30.0)
@@ -85,7 +86,7 @@ def tear_down(state: State, say: Say) -> None:
 def _check_machine(parameters: Parameters) -> None:
     if os.geteuid() != 0:
         raise MachineError("the lab makes network namespaces", hint="run it as root")
-    for tool in ("ip", "tc", "ethtool"):
+    for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             raise MachineError(f"{tool} is not installed", hint="make set-up")
     if parameters.daemon and not (VENV / "bin/mrcd").exists():
@@ -152,7 +153,7 @@ def _checksum_in_software(fabric: Fabric) -> None:
         for sender, receiver in ((link.upper, link.lower), (link.lower, link.upper)):
             if fabric.nodes[receiver.node].kind == "host":
                 with netns.inside(fabric.namespace(sender.node)):
-                    netns.run(["ethtool", "-K", sender.port, "tx", "off"])
+                    set_offload(sender.port, {"tx-checksum-ip-generic": False, "tx-checksum-sctp": False})
 
 
 def start_daemons(state: State, fabric: Fabric) -> list[str]:
@@ -186,11 +187,20 @@ def start_daemons(state: State, fabric: Fabric) -> list[str]:
 
 
 def start_daemon(state: State, host: str, namespace: str) -> Popen[bytes]:
-    """Starts a host's mrcd."""
+    """Starts a host's mrcd in its network namespace, in a session of its own."""
     argv = [str(VENV / "bin/mrcd"), "--config", str(state.cluster_file), "--host", host]
     argv += ["--run-dir", str(state.run_dir(host)), "--bpffs", str(state.bpffs(host))]
-    with state.log(host).open("ab") as log:
-        return processes.start_in(namespace, argv, state.daemon_record(host), env=environment(state, host), output=log)
+    with state.log(host).open("ab") as log, netns.inside(namespace):
+        return Popen(
+            argv,
+            env=environment(state, host),
+            stdin=DEVNULL,
+            stdout=log,
+            stderr=STDOUT,
+            start_new_session=True,
+            # The child records itself, so no daemon is unrecorded even if the lab is killed here.
+            preexec_fn=lambda: processes.record_self(state.daemon_record(host)),
+        )
 
 
 def answers(path: Path) -> bool:

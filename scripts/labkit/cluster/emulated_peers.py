@@ -20,7 +20,7 @@ import numpy as np
 from labkit.cluster import bringup, fabric, netns, processes
 from labkit.cluster.api import Lab
 from labkit.cluster.processes import Process
-from labkit.places import lab_object
+from labkit.faults import tc_hook
 from mrcd.errors import MachineError
 from mrcd.kernel import libbpf
 from mrcd.kernel.dataplane import pin_directory
@@ -30,7 +30,6 @@ from mrcd.kernel.pinned import Tables
 HOST, SWITCH = "h0", "t0-0-0"
 PLANES, T1S, EVS = 4, 64, 256
 HOSTS_PER_T0 = 32  # as bpf/lab/echo.bpf.c
-_OBJECT = lab_object("echo")
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
 
@@ -84,21 +83,14 @@ class EmulatedPeers:
             self._attach()
 
     def _attach(self) -> None:
-        if not _OBJECT.exists():
-            raise MachineError(f"{_OBJECT} is missing: the program that emulates the peers", hint="make build")
-        obj = libbpf.open_object(_OBJECT)
-        try:
-            libbpf.load_object(obj)
-            program = libbpf.program_fd(obj, "echo")
+        with tc_hook.loaded("echo") as obj, netns.inside(self._switch):
             for name in ("dead", "seen"):
-                libbpf.pin(libbpf.map_fd(libbpf.maps_of(obj)[name]), self._state.pins / name)
-            with netns.inside(self._switch):
-                for p in range(PLANES):
-                    link = libbpf.create_link(program, socket.if_nametoindex(f"q{p}"), libbpf.TCX_INGRESS)
-                    libbpf.pin(link, self._state.pins / f"q{p}")
-                    os.close(link)
-        finally:
-            libbpf.close_object(obj)
+                libbpf.pin(tc_hook.map_fd(obj, name), self._state.pins / name)
+            for p in range(PLANES):
+                program = libbpf.program_fd(obj, "echo")
+                link = libbpf.create_link(program, socket.if_nametoindex(f"q{p}"), libbpf.TCX_INGRESS)
+                libbpf.pin(link, self._state.pins / f"q{p}")
+                os.close(link)
 
     def start(self) -> float:
         """Starts mrcd. Returns the seconds until it answers."""

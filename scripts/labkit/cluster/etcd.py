@@ -78,5 +78,4 @@ class EtcdMembers:
         return self._lab.run_dir(host) / "etcd"
 
     def _url(self, host: str, port: int) -> str:
-        address = next(p.network_address for p in self._lab.fabric.config.host(host).prefixes if p.version == 4)
-        return f"http://{address}:{port}"
+        return f"http://{self._lab.fabric.address(host)}:{port}"

@@ -27,7 +27,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from mrcd.config import cluster_file as config
 from mrcd.config import toml_text
@@ -84,13 +84,8 @@ class Parameters:
         return math.ceil(self.hosts / self.hosts_per_t0)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns a plain dictionary; `from_json` reads it back."""
+        """Returns a plain dictionary."""
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """The inverse of `as_json`."""
-        return cls(**data)
 
     def differences(self, other: "Parameters") -> dict[str, tuple[Any, Any]]:
         """Returns the parameters in which `other` differs, with both values."""
@@ -169,6 +164,11 @@ class Fabric:
     def hosts(self) -> list[str]:
         """Returns the names of the hosts."""
         return [n.name for n in self.nodes.values() if n.kind == "host"]
+
+    def address(self, host: str, version: int = 4) -> str:
+        """Returns the address of a host on the overlay."""
+        prefixes = self.config.host(host).prefixes
+        return next(str(p.network_address) for p in prefixes if p.version == version)
 
     def port(self, ref: PortRef) -> Port:
         """Returns the port of a reference."""

@@ -82,13 +82,6 @@ def batch(tool: Sequence[str], lines: Iterable[str]) -> None:
         raise MachineError(f"{tool[0]} {refused}: {why}")
 
 
-def run(argv: Sequence[str]) -> None:
-    """Runs one command in the current namespace. Raises MachineError."""
-    done = subprocess.run(argv, text=True, capture_output=True)
-    if done.returncode:
-        raise MachineError(f"{' '.join(argv)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
-
-
 def batch_in(namespace: str, tool: Sequence[str], lines: Iterable[str]) -> None:
     """Runs `batch` inside a namespace."""
     script = list(lines)

@@ -42,7 +42,7 @@ def events(lab: Lab, host: str, after: int = 0) -> list[Document]:
 
 def wait_until_good(lab: Lab, hosts: Sequence[str], patience_s: float = 15.0) -> None:
     """Waits until every EV of these hosts is GOOD. Raises MachineError after `patience_s`."""
-    wait_until(lab, hosts, _good, "GOOD", patience_s)
+    wait_until(lab, hosts, lambda path: bool(path["state"] == "GOOD"), "GOOD", patience_s)
 
 
 def wait_until(
@@ -64,10 +64,6 @@ def wait_until(
                 hint=f"scripts/lab status --name {lab.state.name}, and mrcctl events in that host",
             )
         time.sleep(0.05)
-
-
-def _good(path: Document) -> bool:
-    return bool(path["state"] == "GOOD")
 
 
 def pins(lab: Lab, host: str) -> Path:

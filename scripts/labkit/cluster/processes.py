@@ -8,11 +8,10 @@ boot). A reused pid does not match, and is never signalled.
 import os
 import select
 import signal
-import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
 from labkit.cluster import netns
 
@@ -55,23 +54,6 @@ def alive(process: Process) -> bool:
     """Returns whether that same process still exists and is no zombie."""
     stat = _stat(process.pid)
     return stat is not None and stat[1] == process.start and stat[0] not in "ZX"
-
-
-def start_in(
-    namespace: str, argv: Sequence[str], record: Path, *, env: dict[str, str], output: IO[Any]
-) -> "subprocess.Popen[bytes]":
-    """Starts a daemon in a network namespace, in a session of its own."""
-    with netns.inside(namespace):
-        return subprocess.Popen(
-            argv,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # The child records itself, so no daemon is unrecorded even if the lab is killed here.
-            preexec_fn=lambda: record_self(record),
-        )
 
 
 def end(processes: Iterable[Process], patience_s: float = 3.0) -> list[Process]:

@@ -72,7 +72,7 @@ class State:
         """Returns the parameters of the last `up` and its stage; None if there is no lab."""
         try:
             data = json.loads((self.root / "lab.json").read_text(encoding="utf-8"))
-            return fabric.Parameters.from_json(data["parameters"]), data["stage"]
+            return fabric.Parameters(**data["parameters"]), data["stage"]
         except (FileNotFoundError, ValueError, KeyError, TypeError, UsageError):  # also written by another version
             return None
 

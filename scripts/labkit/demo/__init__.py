@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The demo: a TCP flow over every path of a fabric in which things break and heal.
+"""The demos: a TCP flow over every path of a fabric, and a training job, while things break and heal.
 
-scenario    the faults and their times, as data
-record      runs the flow and the faults, and records what the daemons report
-screen      the live view
-live        what the live views of both demos share
-training/   the demo of a training job
-report      pure: Recording → the document that --json prints
-text        pure: that document → tables
-picture     pure: that document → chart.Picture
-cli         the command line
+cli               `scripts/demo`
+record, report    its flow, faults and live view; pure: what happened → the document of --json, tables, a picture
+training          `scripts/demo-training`: its command, faults and live view
+training_report   pure: its steps → document, tables, picture
+live              the live view of both
 """

@@ -2,6 +2,7 @@
 """`scripts/demo`: the command line."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -9,11 +10,12 @@ from rich.console import Console
 
 from labkit import entry, plot
 from labkit.cluster import observe
-from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.cluster.patience import patience
-from labkit.demo import live, picture, record, report, scenario, screen, text
+from labkit.demo import record, report
+from labkit.demo.live import View
 from labkit.places import REPOSITORY
-from labkit.traffic.flow import Ends
+from labkit.traffic import candidates
 
 _GOING_ON = """\
 The lab is still up:
@@ -40,31 +42,28 @@ def demo(name: str, keep: bool, as_json: bool, svg: Path) -> int:
 
     Exit status 1 if a broken path stayed in use or the flow stopped for too long.
     """
-    console = Console(stderr=as_json)
+    entry.check_writable(svg.parent)
     with entry.own_lab(name, keep=keep) as lab:
         lab.up()
         observe.wait_until_good(lab, lab.fabric.hosts, patience(15.0))
-        ends = _ends(lab)
-        title = f"One TCP flow {ends.source} → {ends.target} over every path"
-        with live.view(console, screen.Lines(console), screen.Terminal(console, title)) as view:
-            seen = record.record(lab, ends, scenario.FAULTS, scenario.DURATION_S, scenario.SPREAD_S, view)
+        ends = candidates.overlay(lab, 4)
+        with View(Console(stderr=as_json), f"One TCP flow {ends.source} → {ends.target} over every path") as view:
+            seen = record.record(lab, ends, view)
         document = {"lab": lab.fabric.parameters.as_json(), **report.build(seen), "svg": str(svg)}
-    entry.save(svg, plot.draw(picture.picture(document)))
+    status = show(document, svg, report.picture(document), report.summary(document), as_json=as_json)
+    if keep and not as_json:
+        print(_GOING_ON.format(name=name, source=ends.source, target=ends.target))
+    return status
+
+
+def show(document: Document, svg: Path, picture: plot.Picture, lines: Sequence[str], *, as_json: bool) -> int:
+    """Saves a demo's picture, and prints its document or its tables. Returns the exit status."""
+    entry.save(svg, plot.draw(picture))
     if as_json:
         entry.print_json(document)
     else:
-        lines = text.summary(document, colour=console.is_terminal and not console.no_color)
         print("\n".join(["", *lines, "", f"Picture: {entry.relative(svg)}"]))
-        if keep:
-            print(_GOING_ON.format(name=name, source=ends.source, target=ends.target))
-    return 0 if report.kept(document) else 1
-
-
-def _ends(lab: Lab) -> Ends:
-    """Returns the ends of the flow: the overlay's IPv4 addresses."""
-    config = lab.fabric.config
-    source, target = (str(config.host(h).prefixes[0].network_address) for h in (scenario.SOURCE, scenario.TARGET))
-    return Ends(scenario.SOURCE, source, scenario.TARGET, target)
+    return 0 if all(p["kept"] for p in document["promises"]) else 1
 
 
 def main() -> None:

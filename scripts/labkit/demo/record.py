@@ -1,151 +1,187 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs the scenario and records what happens."""
+"""Runs a TCP flow and two faults at their times, shows them, and records what happens."""
 
+import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rich.text import Text
 
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
+from labkit.cluster.patience import patience
 from labkit.demo import live
-from labkit.demo.scenario import Fault
-from labkit.demo.screen import Moment, Screen, kind
-from labkit.measure import evspread
-from labkit.measure.goodput import BIN_NS
-from labkit.traffic.flow import Ends, Flow, Sample
+from labkit.demo.live import STYLES, View, row
+from labkit.measure.goodput import BIN_NS, WIDE_NS, bits_per_s, regular
+from labkit.tables import rate
+from labkit.traffic.flow import Ends, Flow
 
+DURATION_S = patience(22.0)
+# The spread over the EVs is measured without a fault, after TCP's start.
+SPREAD_S = (patience(1.0), patience(3.9))
+_LETTERS = {"GOOD": "G", "SKIP": "s", "ASSUMED_BAD": "X", "DENIED": "D", "UNKNOWN": "?"}
+_ROWS = 6  # the board has 23 lines; a terminal has 24
 _S = 1_000_000_000
 
 
-@dataclass(frozen=True)
-class Happened:
-    """A fault that was made: CLOCK_MONOTONIC ns when it began and when it was healed."""
+class Fault(NamedTuple):
+    """A T1 that forwards nothing, or a host's link to a plane that loses its carrier."""
 
-    fault: Fault
-    begin_ns: int
-    heal_ns: int
+    words: str
+    begin_s: float
+    heal_s: float
+    plane: int
+    t1: int | None = None
+    host: str | None = None
+
+    @property
+    def target(self) -> str:
+        """Returns the TARGET of `scripts/lab fail`."""
+        return f"t1:{self.plane}:{self.t1}" if self.host is None else f"nic:{self.host}:{self.plane}"
+
+    def hits(self, path: Document) -> bool:
+        """Returns whether a path, with its `host`, crosses the broken place."""
+        crosses = path["t1"] == self.t1 if self.host is None else self.host in (path["host"], path["peer"])
+        return bool(path["plane"] == self.plane and crosses)
 
 
-@dataclass(frozen=True)
+FAULTS = (
+    Fault("T1 2 of plane 1 is a silent black hole", patience(4.0), patience(14.0), plane=1, t1=2),
+    Fault("h0's link to plane 3 is cut", patience(9.0), patience(16.5), plane=3, host="h0"),
+)
+
+
+@dataclass
 class Recording:
-    """All recorded data. Times are CLOCK_MONOTONIC ns."""
+    """What happened. Times are CLOCK_MONOTONIC ns; paths and events have their `host`."""
 
-    begin_ns: int
-    end_ns: int
     ends: Ends
-    bins: dict[int, int]
-    samples: tuple[Sample, ...]
-    congestion_control: str
-    mss_bytes: int
-    faults: tuple[Happened, ...]
-    paths: dict[str, list[Document]]  # by host, at the beginning
-    events: dict[str, list[Document]]  # by host, since the beginning
-    spread: tuple[
-        Document, Document
-    ]  # {"monotonic_ns", "paths"} of the source, at both ends of an interval without faults
+    flow: Flow
+    begin_ns: int
+    paths: list[Document]  # of all hosts, at the beginning
+    end_ns: int = 0
+    failed_ns: dict[Fault, int] = field(default_factory=dict)
+    healed_ns: dict[Fault, int] = field(default_factory=dict)
+    counted: list[tuple[int, list[Document]]] = field(default_factory=list)  # time, and the source's paths
+    events: list[Document] = field(default_factory=list)  # of EVs
+
+    def seconds(self, monotonic_ns: int) -> float:
+        """Returns the seconds since the beginning."""
+        return (monotonic_ns - self.begin_ns) / _S
+
+    def of_flow(self, paths: Sequence[Document], *, back: bool = False) -> list[Document]:
+        """Returns the paths of the flow, or of its acknowledgements."""
+        ends = (self.ends.target, self.ends.source) if back else (self.ends.source, self.ends.target)
+        return [p for p in paths if (p["host"], p["peer"]) == ends]
 
 
-def record(
-    lab: Lab, ends: Ends, faults: Sequence[Fault], seconds: float, spread_s: tuple[float, float], screen: Screen
-) -> Recording:
-    """Runs a flow for `seconds`, with the faults at their times. Returns the recording."""
+def record(lab: Lab, ends: Ends, view: View) -> Recording:
+    """Runs the flow with all faults. Returns the recording."""
     hosts = lab.fabric.hosts
-    paths = {h: observe.paths(lab, h) for h in hosts}
+    paths = [p | {"host": h} for h in hosts for p in observe.paths(lab, h)]
     with Flow(lab, ends) as flow:
-        begin_ns = time.monotonic_ns()
-        begin_ns -= begin_ns % BIN_NS
-        stage = _Stage(lab, ends, flow, begin_ns, seconds, screen)
-        for fault in faults:
-            stage.at(fault.begin_s, lambda f=fault: stage.fail(f))  # type: ignore[misc]
-            stage.at(fault.heal_s, lambda f=fault: stage.heal(f))  # type: ignore[misc]
-        for moment in spread_s:
-            stage.at(moment, stage.count)
-        end_ns = stage.play()
+        now_ns = time.monotonic_ns()
+        seen = Recording(ends, flow, now_ns - now_ns % BIN_NS, paths)
+        _Stage(lab, seen, view).play()
         flow.finish()
-    events = {h: [e for e in observe.events(lab, h) if e["monotonic_ns"] >= begin_ns] for h in hosts}
-    return Recording(
-        begin_ns=begin_ns,
-        end_ns=end_ns,
-        ends=ends,
-        bins=flow.bins,
-        samples=tuple(flow.samples),
-        congestion_control=flow.congestion_control,
-        mss_bytes=flow.mss_bytes,
-        faults=tuple(Happened(f, stage.began[f.target], stage.healed[f.target]) for f in faults),
-        paths=paths,
-        events=events,
-        spread=(stage.counts[0], stage.counts[1]),
-    )
+    events = (e | {"host": h} for h in hosts for e in observe.events(lab, h))
+    seen.events = [e for e in events if e["kind"] == "ev" and e["monotonic_ns"] >= seen.begin_ns]
+    return seen
 
 
 class _Stage:
-    """The timeline: runs steps when they are due, and updates the screen in between."""
+    """Makes and heals the faults when they are due, and updates the view in between."""
 
-    def __init__(self, lab: Lab, ends: Ends, flow: Flow, begin_ns: int, seconds: float, screen: Screen) -> None:
-        self._lab, self._ends, self._flow, self._screen = lab, ends, flow, screen
-        self._begin_ns, self._seconds = begin_ns, seconds
-        self._steps: list[tuple[float, Callable[[], None]]] = []
-        self._last_event = max((e["id"] for e in observe.events(lab, ends.source)), default=0)
-        self._broken: dict[str, Fault] = {}
-        self.began: dict[str, int] = {}
-        self.healed: dict[str, int] = {}
-        self.counts: list[Document] = []
+    def __init__(self, lab: Lab, seen: Recording, view: View) -> None:
+        self._lab, self._seen, self._view = lab, seen, view
+        self._last_event = max((e["id"] for e in observe.events(lab, seen.ends.source)), default=0)
 
-    def at(self, seconds: float, step: Callable[[], None]) -> None:
-        """Schedules `step` at that time."""
-        self._steps.append((seconds, step))
-
-    def play(self) -> int:
-        """Runs the timeline. Returns CLOCK_MONOTONIC ns of its end."""
-        pace = live.Pace(self._flow.poll, self._look, self._screen.interval_s)
-        for seconds, step in sorted(self._steps, key=lambda s: s[0]):
-            pace.until(self._begin_ns / _S + seconds)
+    def play(self) -> None:
+        """Runs the timeline."""
+        steps: list[tuple[float, Callable[[], None]]] = [(s, self._count) for s in SPREAD_S]
+        for fault in FAULTS:
+            steps.append((fault.begin_s, functools.partial(self._fail, fault)))
+            steps.append((fault.heal_s, functools.partial(self._heal, fault)))
+        for seconds, step in [*sorted(steps, key=lambda s: s[0]), (DURATION_S, self._end)]:
+            self._view.until(self._seen.begin_ns / _S + seconds, self._seen.flow.poll, self._look)
             step()
-        pace.until(self._begin_ns / _S + self._seconds)
-        end_ns = time.monotonic_ns()
+
+    def _fail(self, fault: Fault) -> None:
+        at_ns = self._seen.failed_ns[fault] = self._lab.fail(fault.target, down=fault.host is not None)["monotonic_ns"]
+        self._view.note(self._seen.seconds(at_ns), f"fault: {fault.words}", "fault")
+
+    def _heal(self, fault: Fault) -> None:
+        at_ns = self._seen.healed_ns[fault] = self._lab.heal(fault.target)[0]["monotonic_ns"]
+        self._view.note(self._seen.seconds(at_ns), f"healed: {fault.target}", "heal")
+
+    def _count(self) -> None:
+        self._seen.counted.append((time.monotonic_ns(), self._paths()))
+
+    def _end(self) -> None:
+        self._seen.end_ns = time.monotonic_ns()
         self._look()
-        return end_ns
 
-    def fail(self, fault: Fault) -> None:
-        """Makes a fault."""
-        self.began[fault.target] = self._lab.fail(fault.target, down=fault.down)["monotonic_ns"]
-        self._broken[fault.target] = fault
-        self._screen.note(self._seconds_of(self.began[fault.target]), f"fault: {fault.words}", "fault")
-
-    def heal(self, fault: Fault) -> None:
-        """Heals a fault."""
-        self.healed[fault.target] = self._lab.heal(fault.target)[0]["monotonic_ns"]
-        del self._broken[fault.target]
-        self._screen.note(self._seconds_of(self.healed[fault.target]), f"healed: {fault.target}", "heal")
-
-    def count(self) -> None:
-        """Records the EVs' counters."""
-        self.counts.append(evspread.count(self._lab, self._ends.source, self._ends.target))
+    def _paths(self) -> list[Document]:
+        return observe.paths(self._lab, self._seen.ends.source, self._seen.ends.target)
 
     def _look(self) -> None:
-        new = observe.events(self._lab, self._ends.source, self._last_event)
+        new = observe.events(self._lab, self._seen.ends.source, self._last_event)
         self._last_event = max((e["id"] for e in new), default=self._last_event)
-        told = (e for e in new if e["peer"] in (self._ends.target, None))
-        for _, same in itertools.groupby(told, kind):
+        told = (e for e in new if e["peer"] in (self._seen.ends.target, None))
+        for (_, _, _, state, _), same in itertools.groupby(told, _kind):
             events = list(same)
-            self._screen.events(self._seconds_of(events[0]["monotonic_ns"]), events)
-        self._screen.show(
-            Moment(
-                now_s=self._now(),
-                seconds=self._seconds,
-                begin_ns=self._begin_ns,
-                bins=self._flow.bins,
-                paths=observe.paths(self._lab, self._ends.source, self._ends.target),
-                broken=tuple(self._broken.values()),
-                retransmitted_segments=self._flow.retransmitted_segments,
-            )
-        )
+            self._view.note(self._seen.seconds(events[0]["monotonic_ns"]), _sentence(events), str(state))
+        now_ns, paths = time.monotonic_ns(), self._paths()
+        planes: dict[int, list[Document]] = {}
+        for p in paths:
+            planes.setdefault(p["plane"], []).append(p)
+        last = self._goodput(WIDE_NS, now_ns)[-10:]
+        states = "  ".join(f"plane {n} {''.join(_LETTERS[p['state']] for p in ps)}" for n, ps in sorted(planes.items()))
+        line = f"{sum(last) / len(last) / 1e9 if last else 0.0:5.1f} Gbit/s  {states}"
+        broken = live.faults([f"{f.words} ({f.target})" for f in self._seen.failed_ns if f not in self._seen.healed_ns])
+        board = [*self._chart(last, now_ns), Text(), *_grid(planes), Text(), broken]
+        self._view.show(self._seen.seconds(now_ns), line, board)
 
-    def _now(self) -> float:
-        return self._seconds_of(time.monotonic_ns())
+    def _goodput(self, width_ns: int, end_ns: int) -> list[float]:
+        """Returns bit/s per bin."""
+        return [bits_per_s(n, width_ns) for n in regular(self._seen.flow.bins, self._seen.begin_ns, end_ns, width_ns)]
 
-    def _seconds_of(self, monotonic_ns: Any) -> float:
-        return float(monotonic_ns - self._begin_ns) / _S
+    def _chart(self, last: Sequence[float], now_ns: int) -> list[Text]:
+        """Returns the goodput of the whole recording; the part that is still to come is empty."""
+        # A whole number of bins per column, so that all columns cover the same time.
+        values = self._goodput(math.ceil(DURATION_S / self._view.columns * _S / BIN_NS) * BIN_NS, now_ns)
+        top = max([*values, 1.0])
+        now = (rate(last[-1] if last else 0.0), "bold")
+        retransmitted = f"   {self._seen.flow.retransmitted_segments} segments retransmitted"
+        return [*live.chart(values, top, {0: rate(top)}, _ROWS), row("now", now, (retransmitted, "dim"))]
+
+
+def _kind(event: Document) -> tuple[str | None, ...]:
+    """Returns the key by which successive events are joined into one sentence."""
+    return tuple(event[k] for k in ("kind", "peer", "plane", "to", "reason"))
+
+
+def _sentence(events: Sequence[Document]) -> str:
+    """Returns a sentence for events of one kind; the evidence is that of the first."""
+    e = events[0]
+    evidence = ", ".join(f"{k} {v}" for k, v in e["evidence"].items())
+    why = e["reason"] + (f" ({evidence})" if evidence else "")
+    where = f"plane {e['plane']}" if e["plane"] is not None else f"peer {e['peer']}"
+    if e["kind"] == "ev":
+        where = f"EVs {', '.join(str(x['ev']) for x in events)} to {e['peer']} ({where})"
+    return f"{where}: {e['to'] or 'changed'}, {why}"
+
+
+def _grid(planes: dict[int, list[Document]]) -> list[Text]:
+    """Returns a line per plane with a cell per T1; an empty square carries no traffic."""
+    width = max((len(paths) for paths in planes.values()), default=0)
+    lines = [row("", ("".join(f"T1 {n:<11}" for n in range(width)), "dim"))]
+    for plane, paths in sorted(planes.items()):
+        cells = [(f"{'■' if p['usable'] else '□'} {p['state']:<12}", STYLES[p["state"]]) for p in paths]
+        lines.append(row(f"plane {plane}", *cells))
+    return lines

@@ -79,25 +79,21 @@ def stop(record: Path, pins: Path) -> None:
 
 def _divert(pins: Path, ends: Sequence[tuple[str, str]]) -> None:
     from labkit.cluster import netns
-    from labkit.faults import fault_program
+    from labkit.faults import tc_hook
     from mrcd.kernel import libbpf
 
     pins.mkdir(parents=True)
     for namespace, port in ends:
-        obj = libbpf.open_object(fault_program.OBJECT)
-        try:
-            libbpf.load_object(obj)
+        with tc_hook.loaded("fault") as obj:
             with netns.inside(namespace):
                 value = struct.pack("=I", socket.if_nametoindex(_tap_name(port)))
-                libbpf.update_elem(libbpf.map_fd(libbpf.maps_of(obj)["diversion"]), _ONLY, value)
+                libbpf.update_elem(tc_hook.map_fd(obj, "diversion"), _ONLY, value)
                 program = libbpf.program_fd(obj, _PROGRAM)
                 link = libbpf.create_link(program, socket.if_nametoindex(port), libbpf.TCX_EGRESS)
             try:
                 libbpf.pin(link, pins / f"{namespace}_{port}")
             finally:
                 os.close(link)
-        finally:
-            libbpf.close_object(obj)
 
 
 def _tap_name(port: str) -> str:

@@ -13,11 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from labkit.faults import tc_hook
 from labkit.faults.targets import Hook
-from labkit.faults.tc_hook import attach as attach_at
-from labkit.faults.tc_hook import remove
 from labkit.places import lab_object
-from mrcd.errors import MachineError
 from mrcd.kernel import libbpf
 
 OBJECT = lab_object("fault")
@@ -48,16 +46,12 @@ _COUNTERS = struct.Struct(f"={len(fields(Counters))}Q")
 
 def attach(pins: Path, places: Iterable[tuple[str, str, Hook]]) -> None:
     """Attaches the program at each (namespace, interface, hook), inactive. Raises MachineError."""
-    if not OBJECT.exists():
-        raise MachineError(f"{OBJECT} is missing: the lab's fault program is not compiled", hint="make build")
-    pins.mkdir(parents=True)
-    obj = libbpf.open_object(OBJECT)
-    try:
-        libbpf.load_object(obj)
+    with tc_hook.loaded("fault") as obj:
+        pins.mkdir(parents=True)
         program = libbpf.program_fd(obj, PROGRAM)
         for namespace, interface, hook in places:
             place = pins / "_".join((namespace, interface, hook))
-            link = attach_at(program, namespace, interface, hook, pins.name)
+            link = tc_hook.attach(program, namespace, interface, hook, pins.name)
             if link is None:
                 place.mkdir()
                 continue
@@ -65,11 +59,8 @@ def attach(pins: Path, places: Iterable[tuple[str, str, Hook]]) -> None:
                 libbpf.pin(link, place)
             finally:
                 os.close(link)
-        maps = libbpf.maps_of(obj)
         for name in ("counters", "settings"):  # settings last: `attached` tests for them
-            libbpf.pin(libbpf.map_fd(maps[name]), pins / name)
-    finally:
-        libbpf.close_object(obj)
+            libbpf.pin(tc_hook.map_fd(obj, name), pins / name)
 
 
 def attached(pins: Path) -> bool:
@@ -110,5 +101,5 @@ def detach(pins: Path) -> None:
         for place in pins.iterdir():
             if place.is_dir():
                 namespace, interface, hook = place.name.rsplit("_", 2)
-                remove(namespace, interface, "ingress" if hook == "ingress" else "egress", pins.name)
+                tc_hook.remove(namespace, interface, "ingress" if hook == "ingress" else "egress", pins.name)
         shutil.rmtree(pins)

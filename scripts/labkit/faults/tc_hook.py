@@ -1,18 +1,42 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Attaches the lab's own programs at tc: by a TCX link, or by a clsact filter where the kernel has no TCX."""
+"""Loads the lab's own programs, and attaches them at tc: by a TCX link, or by a clsact filter without TCX."""
 
+import contextlib
 import errno
 import os
 import socket
 import zlib
+from collections.abc import Iterator
 
 from labkit.cluster import netns
 from labkit.faults.targets import Hook
-from mrcd.errors import KernelError
+from labkit.places import lab_object
+from mrcd.errors import KernelError, MachineError
 from mrcd.kernel import libbpf
 
 _LINKS = {"ingress": libbpf.TCX_INGRESS, "egress": libbpf.TCX_EGRESS}
 _FILTERS = {"ingress": libbpf.TC_INGRESS, "egress": libbpf.TC_EGRESS}
+
+
+@contextlib.contextmanager
+def loaded(name: str, settings: bytes = b"") -> Iterator[int]:
+    """A block with the loaded object of bpf/lab/NAME.bpf.c. `settings` are its read-only data. Raises MachineError."""
+    path = lab_object(name)
+    if not path.exists():
+        raise MachineError(f"{path} is missing: a program of the lab is not compiled", hint="make build")
+    obj = libbpf.open_object(path)
+    try:
+        if settings:
+            libbpf.set_initial_value(next(m for n, m in libbpf.maps_of(obj).items() if n.endswith(".rodata")), settings)
+        libbpf.load_object(obj)
+        yield obj
+    finally:
+        libbpf.close_object(obj)
+
+
+def map_fd(obj: int, name: str) -> int:
+    """Returns the descriptor of a map of a loaded object."""
+    return libbpf.map_fd(libbpf.maps_of(obj)[name])
 
 
 def attach(program: int, namespace: str, interface: str, hook: Hook, owner: str) -> int | None:

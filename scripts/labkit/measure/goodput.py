@@ -80,8 +80,3 @@ def longest_hole(bins: Bins, begin_ns: int, end_ns: int, usual_bits_per_s: float
     limit = HOLE * usual_bits_per_s
     run = longest_run(bits_per_s(n, width_ns) < limit for n in regular(bins, begin_ns, end_ns, width_ns))
     return Hole(begin_ns + run.first * width_ns, run.length * width_ns)
-
-
-def empty(bins: Bins, begin_ns: int, end_ns: int) -> int:
-    """Returns the number of bins of 100 ms in [begin, end) without data."""
-    return regular(bins, begin_ns + -begin_ns % BIN_NS, end_ns).count(0)

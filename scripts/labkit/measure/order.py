@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Measures how far TCP data arrives out of order in a host (program lab_order, bpf/lab/order.bpf.c)."""
 
+import contextlib
 import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from labkit.cluster import netns
-from labkit.places import lab_object
-from mrcd.errors import MachineError
+from labkit.faults import tc_hook
 from mrcd.kernel import libbpf
 
-OBJECT = lab_object("order")
 BUCKETS = 32
 ORDER = struct.Struct(f"=II{BUCKETS}Q")  # struct order
 _ONLY = struct.pack("=I", 0)
@@ -30,25 +28,17 @@ class Order:
         return list(ORDER.unpack(raw or bytes(ORDER.size))[2:])
 
 
-@contextmanager
+@contextlib.contextmanager
 def watching(namespace: str, ports: Sequence[str]) -> Iterator[Order]:
     """A block in which reordering is counted at these ports of a host. Raises MachineError."""
-    if not OBJECT.exists():
-        raise MachineError(
-            f"{OBJECT} is missing: the program that measures reordering is not compiled", hint="make build"
-        )
-    obj, links = libbpf.open_object(OBJECT), []
-    try:
-        libbpf.load_object(obj)
+    with contextlib.ExitStack() as undo:
+        obj = undo.enter_context(tc_hook.loaded("order"))
         program = libbpf.program_fd(obj, "lab_order")
         with netns.inside(namespace):
             for port in ports:
-                links.append(libbpf.create_link(program, socket.if_nametoindex(port), libbpf.TCX_INGRESS))
-        yield Order(libbpf.map_fd(libbpf.maps_of(obj)["orders"]))
-    finally:
-        for link in links:
-            os.close(link)  # not pinned: it ends with its last descriptor
-        libbpf.close_object(obj)
+                link = libbpf.create_link(program, socket.if_nametoindex(port), libbpf.TCX_INGRESS)
+                undo.callback(os.close, link)  # not pinned: it ends with its last descriptor
+        yield Order(tc_hook.map_fd(obj, "orders"))
 
 
 def share_late(late: Sequence[int]) -> float:

@@ -58,12 +58,12 @@ def counting() -> Iterator[None]:
 
 def runs(program: int) -> Runs:
     """Returns the runs of the program behind a descriptor."""
-    return Runs(*struct.unpack_from("QQ", _info(program, _INFO_BYTES), _RUN))
+    return Runs(*struct.unpack_from("QQ", _info(program), _RUN))
 
 
 def size(program: int) -> Size:
     """Returns the size of the program behind a descriptor."""
-    raw = _info(program, _INFO_BYTES)
+    raw = _info(program)
     machine_code, instructions = struct.unpack_from("II", raw, _SIZES)
     name = raw[_NAME : _NAME + _NAME_BYTES].partition(b"\0")[0].decode()
     return Size(name, instructions // 8, machine_code, struct.unpack_from("I", raw, _VERIFIED)[0])
@@ -73,9 +73,7 @@ def size(program: int) -> Size:
 def linked(pin: Path) -> Iterator[int]:
     """A block with a descriptor of the program that a pinned link attaches."""
     with libbpf.opened(pin) as link:
-        # struct bpf_link_info begins with type, id and the program's id.
-        (number,) = struct.unpack_from("I", _info(link, 12), 8)
-    program = libbpf.check(f"open program {number}", libbpf.lib().bpf_prog_get_fd_by_id(number))
+        program = _opened(libbpf.link_program(link))
     try:
         yield program
     finally:
@@ -89,7 +87,7 @@ def held(pid: int) -> Iterator[dict[str, int]]:
     for path in Path(f"/proc/{pid}/fdinfo").iterdir():
         with contextlib.suppress(OSError):  # the process has closed it
             numbers |= {int(n) for n in re.findall(r"^prog_id:\s*(\d+)", path.read_text(encoding="ascii"), re.M)}
-    programs = [libbpf.check(f"open program {n}", libbpf.lib().bpf_prog_get_fd_by_id(n)) for n in sorted(numbers)]
+    programs = [_opened(n) for n in sorted(numbers)]
     try:
         yield {size(fd).name: fd for fd in programs}
     finally:
@@ -105,7 +103,11 @@ def load_empty() -> int:
     )
 
 
-def _info(fd: int, length: int) -> bytes:
-    room, size = ct.create_string_buffer(length), ct.c_uint32(length)
+def _opened(number: int) -> int:
+    return libbpf.check(f"open program {number}", libbpf.lib().bpf_prog_get_fd_by_id(number))
+
+
+def _info(fd: int) -> bytes:
+    room, size = ct.create_string_buffer(_INFO_BYTES), ct.c_uint32(_INFO_BYTES)
     libbpf.check("read a program's information", libbpf.lib().bpf_obj_get_info_by_fd(fd, room, ct.byref(size)))
     return room.raw

@@ -5,18 +5,16 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
 from labkit import entry
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
-from labkit.cluster.patience import patience
+from labkit.cluster.patience import patience, wait_for
 from labkit.places import REPOSITORY
 from labkit.screenshots.browser import Browser, find_browser
 from mrcd.errors import MachineError
@@ -52,7 +50,8 @@ def screenshots(name: str, directory: Path) -> None:
         lab.up(**CLUSTER)
         observe.wait_until_good(lab, lab.fabric.hosts, patience(30.0))
         with _flow(lab), Browser(lambda argv, **kw: lab.popen(SOURCE, argv, **kw)) as browser:
-            _wait_for_history(lab, patience(180.0))
+            words = f"the flow {SOURCE} → {TARGET} has run for {_HISTORY_S:g} s"
+            wait_for(words, lambda: _history_s(lab) >= _HISTORY_S, 180.0, every_s=1.0)
             well, fault, narrow = (directory / picture for picture in PICTURES)
             _photograph(browser, well, WIDE)
             lab.fail(FAULT)
@@ -96,26 +95,12 @@ def _flow(lab: Lab) -> Iterator[None]:
             server.kill()
 
 
-def _status(lab: Lab) -> dict[str, Any]:
-    with lab.inside(SOURCE), urllib.request.urlopen(f"{ADDRESS}/status.json", timeout=10) as answer:
-        found: dict[str, Any] = json.load(answer)
-        return found
-
-
 def _history_s(lab: Lab) -> float:
     """Returns for how long the host has sampled the rates of traffic."""
-    rates = _status(lab)["rates"]
+    with lab.inside(SOURCE), urllib.request.urlopen(f"{ADDRESS}/status.json", timeout=10) as answer:
+        rates = json.load(answer)["rates"]
     used = [sum(p["tx_bits_per_s"][i] or 0 for p in rates["planes"]) > 1e6 for i in range(len(rates["at_s"]))]
     return float(sum(used) * rates["interval_s"])
-
-
-def _wait_for_history(lab: Lab, timeout_s: float) -> None:
-    """Waits until the curves show something. Raises MachineError."""
-    until = time.monotonic() + timeout_s
-    while _history_s(lab) < _HISTORY_S:
-        if time.monotonic() > until:
-            raise MachineError(f"the flow {SOURCE} → {TARGET} did not run for {_HISTORY_S:g} s")
-        time.sleep(1.0)
 
 
 def main() -> None:

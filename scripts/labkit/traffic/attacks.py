@@ -88,13 +88,8 @@ def _probe(**fields: object) -> Packet:
     )
 
 
-def _address(side: Side, host: str) -> str:
-    """Returns the host's IPv4 address on mrc0."""
-    return str(side.lab.fabric.config.host(host).prefixes[0].network_address)
-
-
 def _inner(side: Side) -> Packet:
-    source, target = _address(side, side.sender), _address(side, side.receiver)
+    source, target = map(side.lab.fabric.address, (side.sender, side.receiver))
     return IP(src=source, dst=target) / InnerUDP(sport=PORT, dport=PORT) / Raw(b"forged" * 20)
 
 
@@ -167,7 +162,7 @@ def record(side: Side, seconds: float, meanwhile: Callable[[float], None]) -> li
     end = time.monotonic() + seconds
     with tap, datagrams:
         while time.monotonic() < end:
-            datagrams.sendto(b"recorded" * 20, (_address(side, side.receiver), PORT))
+            datagrams.sendto(b"recorded" * 20, (side.lab.fabric.address(side.receiver), PORT))
             meanwhile(0.001)
             while select.select([tap], [], [], 0)[0]:
                 frame, address = tap.recvfrom(1 << 16)

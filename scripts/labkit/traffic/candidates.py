@@ -86,11 +86,8 @@ def pair(lab: Lab) -> tuple[str, str]:
 def overlay(lab: Lab, version: int) -> Ends:
     """Returns the addresses that mrcd serves, of one IP version."""
     source, target = pair(lab)
-    addresses = [
-        next(str(p.network_address) for p in lab.fabric.config.host(h).prefixes if p.version == version)
-        for h in (source, target)
-    ]
-    return Ends(source, addresses[0], target, addresses[1])
+    fabric = lab.fabric
+    return Ends(source, fabric.address(source, version), target, fabric.address(target, version))
 
 
 def _kernel(lab: Lab, name: str, version: int, inner: Ends, hops: int | None) -> tuple[Ends, dict[str, list[str]]]:

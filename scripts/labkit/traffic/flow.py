@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs a TCP (or MPTCP) flow between two hosts of the lab, and measures its goodput at the receiver.
+"""Runs a TCP, MPTCP or UDP flow between two hosts of the lab, and measures its goodput at the receiver.
 
 with Flow(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3")) as flow:
     while …:
@@ -10,6 +10,7 @@ flow.bins                           # start of a bin (CLOCK_MONOTONIC ns) → by
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from labkit.cluster.api import Lab
@@ -22,6 +23,7 @@ from mrcd.errors import MachineError
 PROGRAM = end_program("tcpend")
 PATIENCE_S = patience(10.0)
 Protocol = Literal["tcp", "mptcp"]
+_UDP_IPV4, _UDP_IPV6 = 28, 48  # bytes of headers
 
 
 class Ends(NamedTuple):
@@ -42,29 +44,80 @@ class Sample:
     subflows: int = 1  # MPTCP's
 
 
-class Flow(Children):
-    """One flow, from `with` to `finish`. Raises MachineError if it cannot begin, or ends by itself.
+class TwoEnds(Children):
+    """A flow from `with` to `_finish`, by a program at each end: `PROGRAM NAME receive|send …`, with more arguments.
 
-    `rate` is in bytes per second; 0 is as fast as TCP accepts.
+    Raises MachineError if it cannot begin, or ends by itself.
     """
 
-    program = PROGRAM
-
-    def __init__(self, lab: Lab, ends: Ends, bin_ns: int = BIN_NS, protocol: Protocol = "tcp", rate: int = 0) -> None:
+    def __init__(self, lab: Lab, ends: Ends, program: Path, name: str) -> None:
         super().__init__(lab)
-        self._ends, self._bin_ns, self._rate = ends, bin_ns, rate
-        self._prefix: str = protocol
+        self._ends, self._program = ends, [sys.executable, "-I", str(program), name]
+        self._receiver: tuple[object, ...] = ()  # more arguments
+        self._sender: tuple[object, ...] = ()
         self._facts: dict[str, Any] = {}
         self._finishing = False
-        self.bins: dict[int, int] = {}
-        self.samples: list[Sample] = []
 
     def _begin(self) -> None:
         e = self._ends
-        self._start_end(e.target, "receive", e.target_address, str(self._bin_ns))
-        self._expect("port")
-        self._start_end(e.source, "send", e.target_address, str(self._facts["port"]), e.source_address, str(self._rate))
+        self._start(e.target, [*self._program, "receive", e.target_address, *map(str, self._receiver)])
+        words = (e.target_address, self._expect("port"), e.source_address, *self._sender)
+        self._start(e.source, [*self._program, "send", *map(str, words)])
         self._expect("mss_bytes")
+
+    def _finish(self) -> None:
+        """Stops the sender, and reads both ends until they end."""
+        self._finishing = True
+        self._stop()
+        self._wait_for_end(*self._children)
+
+    def _stop(self) -> None:
+        self._children[-1].hush()
+
+    def _wait_for_end(self, *children: Child) -> None:
+        self._wait(
+            PATIENCE_S,
+            lambda: all(c.closed for c in children),
+            lambda: (
+                f"the flow {self._name} did not end: {', '.join(c.node for c in children if not c.closed)} "
+                f"still waits after {PATIENCE_S:.0f} s"
+            ),
+            hint="sent data did not arrive; are all paths broken?",
+        )
+
+    @property
+    def _name(self) -> str:
+        e = self._ends
+        return f"{e.source} → {e.target} ({e.source_address} → {e.target_address})"
+
+    def _expect(self, fact: str) -> Any:
+        """Waits until an end has printed a fact, and returns it."""
+        self._wait(
+            PATIENCE_S,
+            lambda: fact in self._facts,
+            lambda: f"the flow {self._name} does not answer within {PATIENCE_S:.0f} s",
+            hint="is the target reachable? try scripts/lab exec HOST -- ping ADDRESS",
+        )
+        return self._facts[fact]
+
+    def _take(self, child: Child, said: dict[str, Any]) -> None:
+        child.end = said.pop("end", child.end)
+        self._facts |= said
+
+    def _ended(self, child: Child) -> MachineError | None:
+        if self._finishing and child.end is not None:
+            return None
+        return MachineError(f"the flow {self._name} ended by itself: {child.node}: {child.last_words}")
+
+
+class Flow(TwoEnds):
+    """One TCP flow, from `with` to `finish`. `rate` is in bytes per second; 0 is as fast as TCP accepts."""
+
+    def __init__(self, lab: Lab, ends: Ends, bin_ns: int = BIN_NS, protocol: Protocol = "tcp", rate: int = 0) -> None:
+        super().__init__(lab, ends, PROGRAM, protocol)
+        self._receiver, self._sender = (bin_ns,), (rate,)
+        self.bins: dict[int, int] = {}
+        self.samples: list[Sample] = []
 
     @property
     def congestion_control(self) -> str:
@@ -88,48 +141,36 @@ class Flow(Children):
 
     def finish(self) -> None:
         """Stops the sender, and reads both ends until they end."""
-        self._finishing = True
-        self._stop()
-        self._wait(
-            PATIENCE_S,
-            lambda: all(c.closed for c in self._children),
-            lambda: (
-                f"the flow {self._name} did not end: {', '.join(c.node for c in self._children if not c.closed)} "
-                f"still waits after {PATIENCE_S:.0f} s"
-            ),
-            hint="sent data did not arrive; are all paths broken?",
-        )
-
-    def _stop(self) -> None:
-        self._children[-1].hush()
-
-    @property
-    def _name(self) -> str:
-        e = self._ends
-        return f"{e.source} → {e.target} ({e.source_address} → {e.target_address})"
-
-    def _start_end(self, node: str, *arguments: str) -> None:
-        self._start(node, [sys.executable, "-I", str(self.program), self._prefix, *arguments])
-
-    def _expect(self, fact: str) -> None:
-        self._wait(
-            PATIENCE_S,
-            lambda: fact in self._facts,
-            lambda: f"the flow {self._name} did not begin within {PATIENCE_S:.0f} s",
-            hint="is the target reachable? try scripts/lab exec HOST -- ping ADDRESS",
-        )
+        self._finish()
 
     def _take(self, child: Child, said: dict[str, Any]) -> None:
         if "bin_ns" in said:
             self.bins[said["bin_ns"]] = self.bins.get(said["bin_ns"], 0) + said["bytes"]
         elif "sample_ns" in said:
             self.samples.append(Sample(said["sample_ns"], said["retransmitted_segments"], said.get("subflows", 1)))
-        elif "end" in said:
-            child.end = said["end"]
         else:
-            self._facts |= said
+            super()._take(child, said)
 
-    def _ended(self, child: Child) -> MachineError | None:
-        if self._finishing and child.end is not None:
-            return None
-        return MachineError(f"the flow {self._name} ended by itself: {child.node}: {child.last_words}")
+
+class Datagrams(Flow):
+    """UDP packets of `packet_bytes` each, IP header included, at full speed. `bins` count payload."""
+
+    def __init__(self, lab: Lab, ends: Ends, packet_bytes: int, bin_ns: int = BIN_NS) -> None:
+        super().__init__(lab, ends)
+        self.payload_bytes = packet_bytes - (_UDP_IPV6 if ":" in ends.target_address else _UDP_IPV4)
+        self._program = [*self._program[:2], str(end_program("udpend")), "flood"]
+        self._receiver, self._sender = (self.payload_bytes, bin_ns), (self.payload_bytes,)
+
+    @property
+    def sent_packets(self) -> int:
+        """Returns the packets sent from beginning to end; known after `finish`."""
+        return int(self._facts["sent_packets"])
+
+    @property
+    def received_packets(self) -> int:
+        """Returns the packets received so far."""
+        return sum(self.bins.values()) // self.payload_bytes
+
+    def _stop(self) -> None:
+        for child in reversed(self._children):  # the receiver cannot see the sender's end
+            child.hush()

@@ -74,11 +74,7 @@ class Job(Children):
     def _begin(self) -> None:
         store = Path(self._directory.name) / "store"
         for rank, host in enumerate(self._lab.fabric.hosts):
-            address = next(
-                str(p.network_address)
-                for p in self._lab.fabric.config.host(host).prefixes
-                if p.version == self._version and p.prefixlen == p.max_prefixlen
-            )
+            address = self._lab.fabric.address(host, self._version)
             argv = [PYTHON, "-I", str(PROGRAM), *map(str, (rank, RANKS, store, address, BYTES))]
             self._start(host, argv, env=bringup.environment(self._lab.state, host) | {"OMP_NUM_THREADS": "1"})
         self._wait_for(START_S, 0)

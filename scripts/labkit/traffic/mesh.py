@@ -14,7 +14,7 @@ from labkit.places import end_program
 from labkit.traffic.child import Child, Children
 from mrcd.errors import MachineError
 
-PROGRAM = end_program("meshend")
+PROGRAM = end_program("udpend")
 PORT = 7100
 _START_S = patience(10.0)
 
@@ -29,10 +29,10 @@ class Mesh(Children):
 
     def _begin(self) -> None:
         hosts = self._lab.fabric.hosts
-        addresses = {h: f"10.99.0.{i + 1}" for i, h in enumerate(hosts)}
+        addresses = {h: self._lab.fabric.address(h) for h in hosts}
         for host in hosts:
             peers = [a for h, a in addresses.items() if h != host]
-            argv = [sys.executable, "-I", str(PROGRAM), addresses[host], str(PORT), str(self._rate), *peers]
+            argv = [sys.executable, "-I", str(PROGRAM), "mesh", addresses[host], str(PORT), str(self._rate), *peers]
             self._start(host, argv)
         words = "a host of the mesh does not begin to send"
         self._wait(_START_S, lambda: self._ready == set(hosts), lambda: words, hint="scripts/lab status")

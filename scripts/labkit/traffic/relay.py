@@ -2,18 +2,14 @@
 """Forwards traffic between two hosts through a third one, which pops every packet and pushes it again."""
 
 import contextlib
-import time
 from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network
 
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
-from labkit.cluster.patience import patience
+from labkit.cluster.patience import wait_for
 from labkit.traffic.flow import Ends
 from mrcd.config import cluster_file
-from mrcd.errors import MachineError
-
-_ROUTES_WITHIN_S = patience(5.0)
 
 
 @contextlib.contextmanager
@@ -57,13 +53,8 @@ def through(lab: Lab, source: str, relay: str, target: str) -> Iterator[list[End
 
 def _wait_for(lab: Lab, ends: Ends) -> None:
     """Waits until the target answers: routes follow a cluster file a little later. Raises MachineError."""
-    until = time.monotonic() + _ROUTES_WITHIN_S
-    while lab.exec(ends.source, ["ping", "-c1", "-W1", "-I", ends.source_address, ends.target_address]).returncode:
-        if time.monotonic() > until:
-            raise MachineError(
-                f"{ends.target_address} does not answer for {_ROUTES_WITHIN_S:g} s", hint="scripts/lab status"
-            )
-        time.sleep(0.02)
+    ping = ["ping", "-c1", "-W1", "-I", ends.source_address, ends.target_address]
+    wait_for(f"{ends.target_address} answers", lambda: lab.exec(ends.source, ping).returncode == 0, 5.0)
 
 
 def _unchecked(text: str) -> str:

@@ -8,19 +8,15 @@ with Stream(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3"), rate=50_000) as str
 result.lost(first, last)
 """
 
-import sys
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from labkit.cluster.api import Lab
-from labkit.cluster.patience import patience
+from labkit.cluster.patience import wait_for
 from labkit.places import end_program
-from labkit.traffic.child import Child, Children
-from labkit.traffic.flow import Ends
-from mrcd.errors import MachineError
+from labkit.traffic.flow import Ends, TwoEnds
 
-PROGRAM = end_program("udpend")
-PATIENCE_S = patience(15.0)
 SIZE = 200  # bytes of UDP payload
 
 
@@ -47,61 +43,67 @@ class Result:
         return self.sent / self.seconds
 
 
-class Stream(Children):
+class Stream(TwoEnds):
     """One flow, from `with` to `finish`. Raises MachineError if it cannot begin, or ends by itself."""
 
     def __init__(self, lab: Lab, ends: Ends, *, rate: int, burst: int = 10, size: int = SIZE) -> None:
-        super().__init__(lab)
-        self._ends, self._rate, self._burst, self._size = ends, rate, burst, size
-        self._finishing = False
-        self._said: dict[Child, dict[str, Any]] = {}  # the newest line of each end
-
-    def _begin(self) -> None:
-        e = self._ends
-        self._receiver = self._start(e.target, [sys.executable, "-I", str(PROGRAM), "receive", e.target_address])
-        port = self._next(self._receiver)["port"]
-        numbers = (port, e.source_address, self._rate, self._size, self._burst)
-        argv = [sys.executable, "-I", str(PROGRAM), "send", e.target_address, *map(str, numbers)]
-        self._sender = self._start(e.source, argv)
-        self.mark()
+        super().__init__(lab, ends, end_program("udpend"), "numbers")
+        self._sender = (rate, size, burst)
 
     def mark(self) -> int:
         """Returns the packets sent so far."""
-        self._sender.write("")
-        return int(self._next(self._sender)["sent"])
+        self._facts.pop("sent", None)
+        self._children[-1].write("")
+        return int(self._expect("sent"))
 
     def finish(self) -> Result:
         """Stops the sender, waits for packets in flight, and counts."""
-        self._finishing = True
-        sender, receiver = (self._last(child) for child in (self._sender, self._receiver))
-        missing = [(int(a), int(b)) for a, b in receiver["missing"]]
-        if receiver["highest"] + 1 < sender["sent"]:
-            missing.append((receiver["highest"] + 1, sender["sent"] - 1))
+        self._finish()
+        found = self._facts
+        missing = [(int(a), int(b)) for a, b in found["missing"]]
+        if found["highest"] + 1 < found["sent"]:
+            missing.append((found["highest"] + 1, found["sent"] - 1))
         return Result(
-            sent=sender["sent"],
-            received=receiver["received"],
-            twice=receiver["twice"],
-            socket_drops=receiver["socket"],
+            sent=found["sent"],
+            received=found["received"],
+            twice=found["twice"],
+            socket_drops=found["socket"],
             missing=tuple(missing),
-            seconds=sender["seconds"],
-            late_ms=sender["late_ms"],
+            seconds=found["seconds"],
+            late_ms=found["late_ms"],
         )
 
-    def _take(self, child: Child, said: dict[str, Any]) -> None:
-        self._said[child] = said
+    def _stop(self) -> None:
+        super()._stop()
+        self._wait_for_end(self._children[-1])
+        self._children[0].hush()  # it cannot see the sender's end
 
-    def _ended(self, child: Child) -> MachineError | None:
-        if self._finishing and child in self._said:
-            return None
-        return MachineError(f"the UDP flow ended by itself: {child.last_words}")
 
-    def _next(self, child: Child) -> dict[str, Any]:
-        words = f"an end of the UDP flow does not answer within {PATIENCE_S:.0f} s"
-        self._wait(PATIENCE_S, lambda: child in self._said, lambda: words, hint="is the target reachable?")
-        return self._said.pop(child)
+class Streams:
+    """Several flows at once, from `streams` on."""
 
-    def _last(self, child: Child) -> dict[str, Any]:
-        child.hush()
-        words = f"an end of the UDP flow did not end within {PATIENCE_S:.0f} s"
-        self._wait(PATIENCE_S, lambda: child.closed, lambda: words, hint="is the machine busy?")
-        return self._said.pop(child)
+    def __init__(self, flows: Sequence[Stream], rate: int) -> None:
+        self._flows, self._rate = flows, rate
+
+    def go_on(self, seconds: float = 0.2) -> None:
+        """Waits until each flow has sent for some time more. Raises MachineError if one has stopped."""
+        wanted = [flow.mark() + seconds * self._rate for flow in self._flows]
+        words = "all UDP flows send"
+        wait_for(words, lambda: all(f.mark() >= n for f, n in zip(self._flows, wanted, strict=True)), seconds + 15.0)
+
+    def finish(self) -> tuple[int, int]:
+        """Ends the flows. Returns the packets sent and the packets lost, on the way or at a full socket."""
+        results = [flow.finish() for flow in self._flows]
+        return sum(r.sent for r in results), sum(r.lost() + r.socket_drops for r in results)
+
+
+@contextlib.contextmanager
+def streams(lab: Lab, rate: int) -> Iterator[Streams]:
+    """A block with a flow from each host of the first half to one of the second: h0 to the last, and so on."""
+    hosts, address = lab.fabric.hosts, lab.fabric.address
+    pairs = list(zip(hosts, reversed(hosts), strict=True))[: len(hosts) // 2]
+    with contextlib.ExitStack() as stack:
+        flows = [Stream(lab, Ends(a, address(a), b, address(b)), rate=rate) for a, b in pairs]
+        found = Streams([stack.enter_context(flow) for flow in flows], rate)
+        found.go_on()
+        yield found
