@@ -15,7 +15,6 @@ _clocks: list[mmap.mmap] = []  # of each loaded object
 
 
 def now() -> int:
-    """Returns the time of the programs, in nanoseconds."""
     return _now
 
 

@@ -5,14 +5,15 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mrcd.errors import KernelError
 from tests.packet.clock import now
-from tests.packet.reports import postpone, run_tick, with_deadlines
-from tests.packet.rig import H1, H5, Bench, BenchPlane, Setup
+from tests.packet.packets import H1, H5
+from tests.packet.reports import Reporter
+from tests.packet.rig import Bench, BenchPlane, Setup, setup_of
+from tests.packet.ticks import postpone, run_tick, with_deadlines
 from tests.packet.wires import Namespace, Tap
 from tests.packet.witness import alone, ifindex
 
@@ -67,8 +68,7 @@ def benches(
 @pytest.fixture
 def bench(request: pytest.FixtureRequest, benches: Callable[[Setup], Bench]) -> Iterator[Bench]:
     """Host h0 in its initial state. Parametrised indirectly with a Setup or an encapsulation; by default usid."""
-    param: Any = getattr(request, "param", "usid")
-    with benches(param if isinstance(param, Setup) else Setup(param)).fresh() as b:
+    with benches(setup_of(request)).fresh() as b:
         yield b
 
 
@@ -100,6 +100,12 @@ def h2_bench(bench: Bench) -> Bench:
     run_tick(bench)  # removes the deadlines of EVs that are GOOD
     assert with_deadlines(bench) == []
     return bench
+
+
+@pytest.fixture
+def r(bench: Bench) -> Reporter:
+    """Model of host h2, whose first report has arrived."""
+    return Reporter(bench)
 
 
 @pytest.fixture

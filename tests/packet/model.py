@@ -28,8 +28,6 @@ NOW = -1
 
 @dataclass(frozen=True)
 class Plane:
-    """One NIC of the host."""
-
     ifindex: int
     sid: bytes
     address: bytes
@@ -56,7 +54,6 @@ class Host:
 
     @property
     def slots(self) -> int:
-        """Returns the EVs of one plane."""
         return self.evs // len(self.planes)
 
     def most_evs(self, peer: int) -> int:
@@ -144,7 +141,6 @@ def parse(frame: bytes, udp_port: int) -> Outer:
 
 
 def signed(number: int) -> int:
-    """Returns a number of 64 bits as a signed one."""
     return (number + U64 // 2) % U64 - U64 // 2
 
 
@@ -186,7 +182,6 @@ class Arriving:
         return True
 
     def count_untagged(self, o: Outer) -> None:
-        """Counts a packet that is accepted, if it has no tag."""
         if self.host.mode is AuthMode.PERMISSIVE and o.key_id == 0:
             self.add("auths", o.sender, "untagged", 1)
 
@@ -217,7 +212,6 @@ _IPV4, _IPV6 = 20, 40  # bytes of the least header
 
 
 def eth_type_of(inner: bytes) -> bytes:
-    """Returns the Ethernet type of an IP packet."""
     return ETH_IPV4 if inner[0] >> 4 == 4 else ETH_IPV6
 
 
@@ -254,12 +248,10 @@ def _with_checksum(packet: bytes, before: int, after: int) -> bytes:
 
 
 def addresses(inner: bytes) -> tuple[bytes, bytes]:
-    """Returns source and destination of an IP packet."""
     return (inner[12:16], inner[16:20]) if inner[0] >> 4 == 4 else (inner[8:24], inner[24:40])
 
 
 def is_udp(inner: bytes) -> bool:
-    """Returns whether an inner packet is UDP by its IP header."""
     return len(inner) >= _IPV4 and inner[9 if inner[0] >> 4 == 4 else 6] == PROTO_UDP
 
 
@@ -508,7 +500,6 @@ _UDT4, _UDT6 = b"\xe0\x04", b"\xe0\x06"  # functions of the kernel's SIDs
 
 
 def by_tc(host: Host, frame: bytes, ifindex: int, now: int, gso_size: int = 0) -> Outcome:
-    """Returns what mrc_pop does with a frame."""
     return _outcome(_pop_by_tc, Arriving(host, frame, ifindex, now, gso_size, Outcome("pass", frame)))
 
 

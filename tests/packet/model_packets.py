@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Generates packets for the model: those that peers send, and what Hypothesis changes in them before and after the tag.
+"""Generates packets for the model: those that peers send, and random changes in them before and after the tag.
 
 A value that most packets have is in a list several times, so that most packets get far. Packets are described relative
 to the host's time and tables, because only then is their age known: `encoded` makes the bytes.
 """
 
+import random
 import struct
 from dataclasses import dataclass, replace
 
-from hypothesis import strategies as st
 from siphash24 import siphash24
 
 from mrcd.kernel.abi import BALLAST
@@ -34,7 +34,7 @@ from tests.packet.model import (
     VERSION,
     Host,
 )
-from tests.packet.rig import ALL_PLANES, EVS, H0, H1, H2, H5, PLANES
+from tests.packet.packets import ALL_PLANES, EVS, H0, H1, H2, H5, PLANES
 
 GENERATION = 7  # of the peers' tables
 _HOP_BY_HOP, _FRAGMENT, _TCP = 0, 44, 6
@@ -51,14 +51,14 @@ class Situation:
     skew_ns: int  # between the planes to each peer
 
 
-situations = st.builds(
-    Situation,
-    delivers=st.booleans(),
-    is_detached=st.sampled_from([False, False, False, True]),
-    generation=st.sampled_from([1, 1, 1, 1, 0]),
-    vlans=st.sampled_from([(0,) * PLANES, (0, 100, 0, 0), (100, 0, 101, 0)]),
-    skew_ns=st.sampled_from([0, 0, 0, 600_000]),
-)
+def situation(chance: random.Random) -> Situation:
+    return Situation(
+        delivers=chance.choice([True, False]),
+        is_detached=chance.choice([False, False, False, True]),
+        generation=chance.choice([1, 1, 1, 1, 0]),
+        vlans=chance.choice([(0,) * PLANES, (0, 100, 0, 0), (100, 0, 101, 0)]),
+        skew_ns=chance.choice([0, 0, 0, 600_000]),
+    )
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ class Inner:
     bytes_kept: int
 
     def encoded(self) -> bytes:
-        """Returns the packet."""
         total = self.payload + 8
         stated = total + 3000 if self.kind == "burst" else total
         ends = (self.source + 1, self.target + 1)
@@ -115,61 +114,69 @@ class Packet:
     mutations: tuple[tuple[str, int, int], ...]  # after the tag
 
 
-_inners = st.builds(
-    Inner,
-    version=st.sampled_from([4, 6]),
-    source=st.sampled_from([-1] * 9 + [H0, H1, H2, H5, 8]),  # -1: the sender
-    target=st.sampled_from([H0] * 6 + [H2, 8]),
-    ecn=st.integers(0, 3),
-    protocol=st.sampled_from([PROTO_UDP, PROTO_UDP, _TCP, 50]),
-    payload=st.sampled_from([0, 1, 40, 100, 470, 600, 1200, 1800]),
-    kind=st.sampled_from(["", "", "", "mapped", "burst"]),
-    bytes_kept=st.sampled_from([2000] * 12 + [0, 1, 19, 20, 23, 27, 39, 40, 45]),
-)
-_probes = st.tuples(
-    st.integers(0, 12),
-    st.sampled_from([ALL_PLANES, ALL_PLANES, 0xFFFF, 0b0101, 0]),
-    st.sampled_from([0, 0, 0, 1, 2, 4]),
-    st.sampled_from([GENERATION] * 6 + [GENERATION + 1]),
-    st.sampled_from([0, 0, 3, EVS - 1, EVS, 65535]),
-    st.sampled_from([0, 0, 1, 4, EVS, EVS + 1, 128, 129, 65535]),
-)
-_mutations = st.one_of(
-    st.tuples(st.just("flip"), st.integers(0, 110), st.integers(0, 7)),
-    st.tuples(st.just("flip"), st.integers(0, 400), st.integers(0, 7)),
-    st.tuples(st.just("write"), st.integers(12, 130), st.integers(0, 255)),
-    st.tuples(st.just("cut"), st.integers(0, 200), st.just(0)),
-    st.tuples(st.just("pad"), st.integers(1, 60), st.integers(0, 255)),
-)
-_NOTHING: list[st.SearchStrategy[tuple[()]]] = [st.just(())] * 12
-packets = st.builds(
-    Packet,
-    host=st.sampled_from([H2, H2, H1, H5]),
-    ev=st.integers(0, EVS - 1),
-    type=st.sampled_from([DATA, DATA, DATA, REQUEST, REQUEST, REPLY]),
-    inner=_inners,
-    tag=st.sampled_from(["right"] * 6 + ["new key", "none", "none", "wrong", "another pair's", "unknown key"]),
-    age_ms=st.sampled_from([0] * 9 + [1, 300, -50, 700, 3_600_000, -300]),
-    ecn=st.integers(0, 3),
-    segments=st.sampled_from([1] * 6 + [0, 2, 3, 65535]),
-    seq=st.integers(0, 40) | st.sampled_from([2048, 2049, 4096, 65000, 262_144, 262_200, 270_336, U32 - 1]),
-    flags=st.sampled_from([0] * 6 + [1, 2]),
-    probe=_probes,
-    round_trip_ms=st.sampled_from([0, 0, 0, 0, 50, 200, 700, 6000, -10]),
-    room=st.sampled_from([0, 63, 64, 192, 300, 1200]),
-    to=st.sampled_from(["sid"] * 20 + ["address", "address", "other", "kernel", "kernel"]),
-    shape=st.sampled_from(
-        [""] * 20 + ["srh", "srh", "srh", "left", "hop-by-hop", "fragment", "vlan", "vlan", "qinq", "icmp", "nested"]
-    ),
-    gso_size=st.sampled_from([0] * 9 + [1000]),
-    lengths=st.sampled_from([0] * 12 + [1, -1, -40, 3000]),
-    header=st.one_of(*_NOTHING, st.tuples(st.integers(0, 23), st.integers(1, 255))).map(lambda x: x or (0, 0)),
-    mutations=st.one_of(*_NOTHING[:4], st.lists(_mutations, min_size=1, max_size=2).map(tuple)),
-)
+def packet(chance: random.Random) -> Packet:
+    """Returns the next random packet."""
+    choose = chance.choice
+    inner = Inner(
+        version=choose([4, 6]),
+        source=choose([-1] * 9 + [H0, H1, H2, H5, 8]),  # -1: the sender
+        target=choose([H0] * 6 + [H2, 8]),
+        ecn=chance.randrange(4),
+        protocol=choose([PROTO_UDP, PROTO_UDP, _TCP, 50]),
+        payload=choose([0, 1, 40, 100, 470, 600, 1200, 1800]),
+        kind=choose(["", "", "", "mapped", "burst"]),
+        bytes_kept=choose([2000] * 12 + [0, 1, 19, 20, 23, 27, 39, 40, 45]),
+    )
+    probe = (
+        chance.randint(0, 12),
+        choose([ALL_PLANES, ALL_PLANES, 0xFFFF, 0b0101, 0]),
+        choose([0, 0, 0, 1, 2, 4]),
+        choose([GENERATION] * 6 + [GENERATION + 1]),
+        choose([0, 0, 3, EVS - 1, EVS, 65535]),
+        choose([0, 0, 1, 4, EVS, EVS + 1, 128, 129, 65535]),
+    )
+    header = (chance.randrange(24), chance.randint(1, 255)) if chance.random() < 0.08 else (0, 0)
+    mutations = tuple(_mutation(chance) for _ in range(choose([0] * 8 + [1, 2])))
+    far_seq = choose([2048, 2049, 4096, 65000, 262_144, 262_200, 270_336, U32 - 1])
+    return Packet(
+        host=choose([H2, H2, H1, H5]),
+        ev=chance.randrange(EVS),
+        type=choose([DATA, DATA, DATA, REQUEST, REQUEST, REPLY]),
+        inner=inner,
+        tag=choose(["right"] * 6 + ["new key", "none", "none", "wrong", "another pair's", "unknown key"]),
+        age_ms=choose([0] * 9 + [1, 300, -50, 700, 3_600_000, -300]),
+        ecn=chance.randrange(4),
+        segments=choose([1] * 6 + [0, 2, 3, 65535]),
+        seq=choose([chance.randint(0, 40), far_seq]),
+        flags=choose([0] * 6 + [1, 2]),
+        probe=probe,
+        round_trip_ms=choose([0, 0, 0, 0, 50, 200, 700, 6000, -10]),
+        room=choose([0, 63, 64, 192, 300, 1200]),
+        to=choose(["sid"] * 20 + ["address", "address", "other", "kernel", "kernel"]),
+        shape=choose(_SHAPES),
+        gso_size=choose([0] * 9 + [1000]),
+        lengths=choose([0] * 12 + [1, -1, -40, 3000]),
+        header=header,
+        mutations=mutations,
+    )
+
+
+_SHAPES = [*[""] * 20, *["srh"] * 3, "left", "hop-by-hop", "fragment", "vlan", "vlan", "qinq", "icmp", "nested"]
+
+
+def _mutation(chance: random.Random) -> tuple[str, int, int]:
+    return chance.choice(
+        [
+            ("flip", chance.randint(0, 110), chance.randrange(8)),
+            ("flip", chance.randint(0, 400), chance.randrange(8)),
+            ("write", chance.randint(12, 130), chance.randrange(256)),
+            ("cut", chance.randint(0, 200), 0),
+            ("pad", chance.randint(1, 60), chance.randrange(256)),
+        ]
+    )
 
 
 def encoded(p: Packet, host: Host, now: int, vlan: int, kinds: tuple[int, int]) -> bytes:
-    """Returns the frame of a packet that arrives now. `kinds` are the ids of the two keys that the host accepts."""
     plane = p.ev // host.slots
     clock_ns = host.tables["auths"]["clock_ns"][p.host].item()
     tx_ns = (now + clock_ns - p.age_ms * MS) % U64

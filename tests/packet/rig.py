@@ -25,17 +25,15 @@ from typing import Any, Literal, Self
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
-from scapy.layers.l2 import Ether
-from scapy.packet import Packet, Raw
+from scapy.packet import Packet
 
 from labkit.traffic import wire
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Config, Encapsulation, Granularity, fingerprint
 from mrcd.daemon import write_tables
 from mrcd.fabric import links, topology
-from mrcd.kernel import abi, enums, features, libbpf
+from mrcd.kernel import abi, btf, enums, features, libbpf
 from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.enums import EvState, KernelHas
 from mrcd.kernel.links import Attachment
@@ -44,14 +42,21 @@ from mrcd.kernel.settings import classes
 from mrcd.net import hooks
 from tests.cluster_files import dual
 from tests.packet import clock
+from tests.packet.packets import (
+    ALL_PLANES,
+    ETHERNET,
+    EVS,
+    H0,
+    H1,
+    H2,
+    H5,
+    PLANES,
+    SLOTS,
+    datagram,
+    nic_mac,
+    wire_mac,
+)
 from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sender, Tap, create_array, unmount, until
-
-PLANES, SLOTS = 4, 4
-EVS = PLANES * SLOTS
-ALL_PLANES = (1 << PLANES) - 1
-
-H0, H1, H2, H5 = 0, 1, 2, 5
-ETHERNET = Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01")  # of packets of the stack
 
 
 @dataclass(frozen=True)
@@ -71,46 +76,25 @@ class Setup:
 
     @property
     def text(self) -> str:
-        """Returns the configuration file."""
         fabric = f"[cluster]\nplanes = {PLANES}\nt0s = 2\nt1s = {self.t1s}\nmtu = 1500\nevs_per_peer = {self.evs}\n"
         hosts = dual(H0, 0, 0) + dual(H1, 0, 1) + dual(H2, 1, 0) + dual(H5, 1, 1)
         return f'{fabric}encapsulation = "{self.encapsulation}"\n{hosts}[health]\n{self.health}\n{self.more}'
 
     def plan(self, host: str = "h0") -> topology.Plan:
-        """Returns the plan of one of the hosts."""
         return topology.plan(cluster_file.parse(self.text), host)
 
 
-def nic_mac(plane: int) -> str:
-    """Returns the MAC address of this host's NIC."""
-    return f"02:00:00:00:00:{plane:02x}"
-
-
-def wire_mac(plane: int) -> str:
-    """Returns the MAC address of the T0 at the other end."""
-    return f"02:00:00:00:01:{plane:02x}"
-
-
-def datagram(source: int, to: int, version: int = 4, size: int = 100, tos: int = 0) -> Packet:
-    """Returns a UDP packet between two hosts' applications: `size` bytes of data, `tos` or traffic class."""
-    if version == 4:
-        ip = IP(src=f"10.99.0.{source + 1}", dst=f"10.99.0.{to + 1}", tos=tos, id=7, ttl=63)
-    else:
-        ip = IPv6(src=f"fd00:99::{source + 1}", dst=f"fd00:99::{to + 1}", tc=tos, fl=0x12345, hlim=63)
-    return ip / UDP(sport=1000, dport=2000) / Raw(bytes(i & 0xFF for i in range(size)))
-
-
-all_encapsulations = pytest.mark.parametrize("bench", ["usid", "srh", "ecmp"], indirect=True)
+def setup_of(request: pytest.FixtureRequest) -> Setup:
+    """Returns the set-up for a test, by its parameter: a Setup or an encapsulation."""
+    param: Any = getattr(request, "param", "usid")
+    return param if isinstance(param, Setup) else Setup(param)
 
 
 # ---- the bench ----
 
 
-ACKS = 4096  # entries of mrc_acks (bpf/mrc_state.h)
-
 Hook = Literal["tc", "xdp"]
 Verdict = Literal["pass", "drop", "redirect"]
-Protocol = Literal["ipv4", "ipv6"]
 Xdp = Literal["xdp", "xdp-generic"]
 
 _TC: dict[int, Verdict] = {0xFFFFFFFF: "pass", 2: "drop", 7: "redirect"}
@@ -161,7 +145,6 @@ class BenchPlane(Dataplane):
         libbpf.reuse_map(rodata, self._settings_fd)
 
     def use(self, setup: Setup, plan: topology.Plan) -> None:
-        """Makes the programs use other settings."""
         self.plan, self.test_clock = plan, setup.test_clock
         libbpf.update_elem(self.map_fd("mrc_classes"), bytes(4), classes(plan).tobytes())
         if self.changeable:
@@ -224,7 +207,6 @@ class Bench:
         self.use(setup)
 
     def use(self, setup: Setup) -> Self:
-        """Makes this the cluster of the host."""
         if setup not in self._made:
             config = cluster_file.parse(setup.text)
             plans = {h.name: topology.plan(config, h.name) for h in config.hosts}
@@ -248,9 +230,8 @@ class Bench:
         return self
 
     def _interfaces(self) -> dict[str, int]:
-        Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text(
-            "1"
-        )  # otherwise interfaces send packets of their own
+        # Otherwise interfaces send packets of their own.
+        Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")
         lines = ["link add m0 type veth peer name m0p", "link add m0b type veth peer name m0bp"]
         for p in range(PLANES):
             lines.append(f"link add n{p} address {nic_mac(p)} type veth peer name w{p} address {wire_mac(p)}")
@@ -295,15 +276,9 @@ class Bench:
         self._fill("mrc_histograms", np.flatnonzero(self.tables.histograms()).tolist(), zero * 8)
         changed = np.flatnonzero(self.tables.transitions()["count"]).tolist()
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
-        sizes = {"mrc_paces": (len(self.tables.peers), abi.PACE.itemsize), "mrc_acks": (ACKS, 8)}
-        sizes |= {
-            "mrc_t1_failures": (8, 56),
-            "mrc_t0_verdicts": (2048, 24),
-            "mrc_paid": (1, 4),
-            "mrc_sack_gaps": (4096, 16),
-        }
-        for name, (entries, size) in sizes.items():
-            _fill(self.map_fd(name), range(entries), bytes(size))
+        for name in ("mrc_paces", "mrc_acks", "mrc_t1_failures", "mrc_t0_verdicts", "mrc_paid", "mrc_sack_gaps"):
+            shape = btf.map_shape(self.map_fd(name))
+            _fill(self.map_fd(name), range(shape.entries), bytes(shape.value_size))
         self.events()
         self.dataplane.set_prefixes(write_tables.prefixes(self.plan))
         try:
@@ -314,7 +289,6 @@ class Bench:
             os.sched_setaffinity(0, cpus)
 
     def events(self) -> NDArray[np.void]:
-        """Returns all events since the last call; the daemon's function returns some at a time."""
         parts = [self.dataplane.events()]
         while len(parts[-1]):
             parts.append(self.dataplane.events())
@@ -327,7 +301,6 @@ class Bench:
         self._fill("mrc_rotations", range(len(self.tables.peers)), rotations.tobytes())
 
     def map_fd(self, name: str) -> int:
-        """Returns the descriptor of a map of the loaded object, pinned or not."""
         return self.dataplane.map_fd(name)
 
     def _fill(self, name: str, keys: Sequence[int], value: bytes) -> None:
@@ -360,11 +333,9 @@ class Bench:
     # ---- tables ----
 
     def ev(self, host_id: int, number: int) -> Any:
-        """Returns the record of an EV, readable and writable."""
         return self.tables.evs[host_id, number : number + 1].reshape(())
 
     def path_stats(self, host_id: int, number: int) -> Any:
-        """Returns the path statistics of an EV, readable and writable."""
         return self.tables.path_stats[host_id, number : number + 1].reshape(())
 
     def rx(self, host_id: int, number: int) -> Any:
@@ -373,11 +344,9 @@ class Bench:
         return int(r["packets"]), int(r["bytes"]), int(r["ce"])
 
     def peer(self, host_id: int) -> Any:
-        """Returns the record of a peer, readable and writable."""
         return self.tables.peers[host_id : host_id + 1].reshape(())
 
     def reports(self, host_id: int) -> Any:
-        """Returns the report state of a peer, readable and writable."""
         return self.tables.reports[host_id : host_id + 1].reshape(())
 
     def pace(self, host_id: int, **values: Any) -> Any:
@@ -395,26 +364,23 @@ class Bench:
         self.dataplane.refresh(host_id)
 
     def set_usable(self, host_id: int, number: int, usable: bool) -> None:
-        """Makes an EV usable for the spray, or not."""
         self.set_state(host_id, EvState.GOOD if usable else EvState.DENIED, number)
 
     def usable(self, host_id: int) -> list[int]:
-        """Returns the EVs that the spray may use."""
         words = self.tables.peers["usable"][host_id].tolist()
         return [ev for ev in range(EVS) if words[ev // 64] >> ev % 64 & 1]
 
     def drops(self) -> dict[str, int]:
-        """Returns dropped packets by reason, without zeros."""
         return {reason: n for reason, n in self.tables.drops().items() if n}
 
     def counted(self) -> bytes:
         """Returns all that the programs write, to compare with an earlier state."""
-        return b"".join(self._table(name).tobytes() for name in ("evs", "path_stats", "rxs", "peers", "reports"))
+        names = ("evs", "path_stats", "rxs", "peers", "reports", "watches", "replays", "auths")
+        return b"".join(self._table(name).tobytes() for name in names)
 
     # ---- packets ----
 
     def path(self, peer: int, number: int, source: str = "h0") -> topology.EV:
-        """Returns an EV of a host's plan."""
         evs = next(p.evs for p in self._plans[source].peers if p.host.id == peer)
         return next(e for e in evs if e.ev == number)
 
@@ -450,9 +416,9 @@ class Bench:
 
     def spread(self, packets: int) -> list[int]:
         """Pushes packets to h2. Returns how many took each EV."""
-        before, packet = self.tables.evs["tx_packets"][H2].copy(), datagram(H0, H2, size=1)
+        before, frame = self.tables.evs["tx_packets"][H2].copy(), bytes(ETHERNET / datagram(H0, H2, size=1))
         for _ in range(packets):
-            assert self.push(packet)[0] == "redirect"
+            assert self.push(frame)[0] == "redirect"
         return list((self.tables.evs["tx_packets"][H2] - before).tolist())
 
     def pop(self, hook: Hook, frame: Packet | bytes, plane: int = 0) -> tuple[Verdict, bytes]:
@@ -478,7 +444,6 @@ class Bench:
     # ---- real packets ----
 
     def attach_push(self, granularity: Granularity = "burst") -> Sender:
-        """Attaches mrc_push; packets of the returned sender are pushed."""
         interface, point = ("m0", "egress") if granularity == "burst" else ("m0p", "ingress")
         others = {p.name for p in (self.dataplane.pins / "links").iterdir() if not p.name.startswith("push")}
         self.dataplane.detach_others({f"push-{point}", *others})
@@ -501,11 +466,10 @@ class Bench:
         return self.tap("m0b", "m0bp")
 
     def attach_unsent(self) -> None:
-        """Attaches mrc_unsent."""
         self.dataplane.attach(hooks.unsent_attachment())
 
-    def attach_pop(self, plane: int, protocol: Protocol, xdp: Xdp | None = None) -> Tap:
-        """Attaches mrc_pop. Returns a tap that sends from the wire, and sees popped and passed packets.
+    def attach_pop(self, plane: int, version: int, xdp: Xdp | None = None) -> Tap:
+        """Attaches mrc_pop. Returns a tap that sends from the wire, and sees popped and passed packets of IPv4 or IPv6.
 
         Attached programs stay until the bench is closed, so use one plane per kind of XDP.
         """
@@ -513,17 +477,17 @@ class Bench:
         self._attach(f"pop-{name}", "mrc_pop", name, "ingress")
         if xdp:
             self._attach(f"xdp-{name}", "mrc_pop_xdp", name, xdp)
-        tap = self.tap(name, other, ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
+        tap = self.tap(name, other, ETH_P_IP if version == 4 else ETH_P_IPV6)
         self._inlets.append(tap)
         return tap
 
-    def receive(self, protocol: Protocol, *, merging: bool = False) -> Tap:
+    def receive(self, version: int, *, merging: bool = False) -> Tap:
         """Makes m0b receive popped packets. Returns a tap that sees them."""
         macs = [self.namespace.json("link", "show", name)[0]["address"] for name in ("m0b", "m0bp")]
         self.tables.node["overlay_eth"] = [octet for mac in macs for octet in _octets(mac)]
         self.tables.node["merge_ifindex"] = self.ifindex["m0bp"] if merging else 0
         self.tables.node["overlay_ifindex"] = self.ifindex["m0b"]
-        tap = self.tap("m0b", "m0bp", ETH_P_IP if protocol == "ipv4" else ETH_P_IPV6)
+        tap = self.tap("m0b", "m0bp", ETH_P_IP if version == 4 else ETH_P_IPV6)
         tap.inlets = self._inlets
         return tap
 
@@ -570,36 +534,18 @@ def _program_exists(program_id: int) -> bool:
 # ---- packets from the fabric ----
 
 
-both_hooks = pytest.mark.parametrize("hook", ["tc", "xdp"])
-
-
-def inner(version: int = 4, tos: int = 0, size: int = 100) -> Packet:
-    """Returns a packet from host h2 to this one."""
-    return datagram(H2, H0, version, size, tos)
-
-
-def udp_only(dst: str, size: int, port: int = 4797) -> Packet:
-    """Returns UDP to mrcd's port with too little payload for an MRC header."""
-    head = Ether(src=wire_mac(0), dst=nic_mac(0)) / IPv6(src="fd10:0:0:1::3", dst=dst)
-    return head / UDP(sport=0xC000, dport=port, chksum=0) / Raw(bytes(size))
-
-
-def popped(packet: Packet, plane: int = 0) -> bytes:
-    """Returns the bytes of an inner packet as the stack receives it."""
-    return bytes(Ether(src=wire_mac(plane), dst=nic_mac(plane)) / packet)
-
-
-def untouched(bench: Bench, hook: Hook, frame: Packet | bytes, plane: int = 0) -> None:
+def untouched(bench: Bench, frame: Packet | bytes, plane: int = 0, hook: Hook = "tc") -> None:
     """Asserts that the packet passes unchanged, and that nothing is counted."""
-    before = bench.counted()
+    drops, before = bench.drops(), bench.counted()
     assert bench.pop(hook, frame, plane) == ("pass", bytes(frame))
-    assert bench.drops() == {}
-    assert bench.counted() == before
+    assert (bench.drops(), bench.counted() == before) == (drops, True)
 
 
-def dropped(bench: Bench, hook: Hook, frame: Packet | bytes, reason: str, plane: int = 0) -> None:
-    """Asserts that the packet is dropped with exactly this reason, and nothing else is counted."""
-    before = bench.counted()
+def dropped(
+    bench: Bench, frame: Packet | bytes, reason: str, plane: int = 0, hook: Hook = "tc", *, counts: bool = False
+) -> None:
+    """Asserts that the packet is dropped with exactly this reason, and nothing else changes, unless it `counts`."""
+    drops, before = bench.drops(), bench.counted()
     assert bench.pop(hook, frame, plane)[0] == "drop"
-    assert bench.drops() == {reason: 1}
-    assert bench.counted() == before
+    assert bench.drops() == {**drops, reason: drops.get(reason, 0) + 1}
+    assert counts or bench.counted() == before

@@ -7,23 +7,19 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from scapy.layers.inet import IP, UDP
-from scapy.packet import Raw
 
 from mrcd.errors import KernelError, MachineError
 from mrcd.kernel import abi, attachments, libbpf
 from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.libbpf import LinkInfo
-from mrcd.kernel.links import Attachment, Links
+from mrcd.kernel.links import Attachment, Links, Point
 from mrcd.kernel.pinned import prefix_key
 from mrcd.kernel.settings import PREFIXES_MAX
-from tests.packet.rig import ETHERNET, EVS, H2, Bench
+from tests.packet.packets import ETHERNET, H0, H2, datagram
+from tests.packet.rig import Bench
 from tests.packet.wires import needs_tcx, until
-
-PACKET = IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=9) / Raw(b"by whatever hook")
 
 
 @pytest.fixture
@@ -78,8 +74,8 @@ def test_clsact_filter_where_there_is_no_tcx(bench: Bench, push: Attachment) -> 
     assert _filters() == ["mrc_push"]
     assert bench.dataplane.attach(push) == "clsact"
     assert _filters() == ["mrc_push"]  # replaced, not stacked
-    sender.send(ETHERNET / PACKET)
-    until("the packet is pushed", lambda: sum(int(bench.ev(H2, n)["tx_packets"]) for n in range(EVS)) == 1)
+    sender.send(ETHERNET / datagram(H0, H2))
+    until("the packet is pushed", lambda: int(bench.tables.evs["tx_packets"][H2].sum()) == 1)
     assert bench.dataplane.detach_others({"push-egress"}) == []
     assert _filters() == ["mrc_push"]
     assert bench.dataplane.detach_others(set()) == ["push-egress"]
@@ -139,8 +135,21 @@ def test_refused_native_xdp_says_so(bench: Bench) -> None:
 # ---- what mrcctl reads ----
 
 
-def attach(bench: Bench, name: str, program: str, interface: str, point: Any) -> None:
-    bench.dataplane.attach(Attachment(name, program, interface, bench.ifindex[interface], point))
+@pytest.fixture
+def attached(bench: Bench) -> Iterator[dict[str | None, tuple[str, str, str, str, bool]]]:
+    """Attaches programs in each way, and returns what is to be listed."""
+    bench.dataplane.detach_others(set())
+    made: dict[str | None, tuple[str, Point, str, str, bool]] = {
+        "push-egress": ("tcx", "egress", "m0", "mrc_push", True),
+        "pop-0": ("tcx", "ingress", "n0", "mrc_pop", True),
+        "pop-xdp-generic-0": ("xdp", "xdp-generic", "n0", "mrc_pop_xdp", True),
+        "pop-xdp-1": ("xdp", "xdp", "n1", "mrc_pop_xdp", True),
+    }
+    for name, (_, point, interface, program, _) in made.items():
+        bench.dataplane.attach(Attachment(str(name), program, interface, bench.ifindex[interface], point))
+    yield dict(made)
+    bench.dataplane.detach_others(set())
+    assert links(bench) == {}
 
 
 def links(bench: Bench) -> dict[str | None, tuple[str, str, str, str, bool]]:
@@ -151,62 +160,23 @@ def links(bench: Bench) -> dict[str | None, tuple[str, str, str, str, bool]]:
 
 
 @needs_tcx
-def test_links_of_each_kind(bench: Bench) -> None:
-    bench.dataplane.detach_others(set())
-    attach(bench, "push-egress", "mrc_push", "m0", "egress")
-    attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
-    attach(bench, "pop-xdp-generic-0", "mrc_pop_xdp", "n0", "xdp-generic")
-    attach(bench, "pop-xdp-1", "mrc_pop_xdp", "n1", "xdp")
-    try:
-        assert links(bench) == {
-            "push-egress": ("tcx", "egress", "m0", "mrc_push", True),
-            "pop-0": ("tcx", "ingress", "n0", "mrc_pop", True),
-            "pop-xdp-generic-0": ("xdp", "xdp-generic", "n0", "mrc_pop_xdp", True),
-            "pop-xdp-1": ("xdp", "xdp", "n1", "mrc_pop_xdp", True),
-        }
-    finally:
-        bench.dataplane.detach_others(set())
-    assert links(bench) == {}
-
-
-@needs_tcx
-def test_a_link_removed_during_the_read_is_no_error(bench: Bench) -> None:
-    attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
+def test_links_of_each_kind_are_listed(
+    bench: Bench, attached: dict[str | None, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = bench.dataplane.pins / "links/a-gone"
-    gone.symlink_to("nowhere")  # is listed, but cannot be opened: ENOENT, as for a removed pin
+    gone.symlink_to("nowhere")  # is listed, but cannot be opened: ENOENT, as for a pin that is removed meanwhile
     try:
-        assert links(bench).keys() == {"pop-0"}
+        assert links(bench) == attached
     finally:
         gone.unlink()
-        bench.dataplane.detach_others(set())
+    monkeypatch.setattr(attachments, "program_name", lambda number: None)  # without CAP_SYS_ADMIN the pins tell it
+    assert links(bench) == attached
 
 
-@needs_tcx
-def test_without_cap_sys_admin_programs_are_known_by_their_pins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    attach(bench, "push-egress", "mrc_push", "m0", "egress")
-    attach(bench, "pop-0", "mrc_pop", "n0", "ingress")
-    attach(bench, "pop-xdp-1", "mrc_pop_xdp", "n1", "xdp")
-    told = {x["link"]: x["program"] for x in attachments.links(bench.dataplane.pins)}
-    monkeypatch.setattr(attachments, "program_name", lambda number: None)  # as without CAP_SYS_ADMIN
-    try:
-        assert {x["link"]: x["program"] for x in attachments.links(bench.dataplane.pins)} == told
-        assert told == {"push-egress": "mrc_push", "pop-0": "mrc_pop", "pop-xdp-1": "mrc_pop_xdp"}
-    finally:
-        bench.dataplane.detach_others(set())
-
-
-def test_unpinned_filters_are_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_tcx(*_: object) -> int:
-        raise KernelError("attach", errno.EINVAL)
-
-    monkeypatch.setattr(libbpf, "create_link", no_tcx)
-    bench.dataplane.detach_others(set())
-    attach(bench, "push-egress", "mrc_push", "m0", "egress")
-    try:
-        assert links(bench) == {None: ("clsact", "egress", "m0", "mrc_push", False)}
-    finally:
-        bench.dataplane.detach_others(set())
-    assert links(bench) == {}
+@pytest.mark.usefixtures("no_tcx")
+def test_unpinned_filters_are_found(bench: Bench, push: Attachment) -> None:
+    bench.dataplane.attach(push)
+    assert links(bench) == {None: ("clsact", "egress", "m0", "mrc_push", False)}
 
 
 def test_used_records_are_counted(bench: Bench) -> None:

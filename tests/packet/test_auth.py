@@ -11,31 +11,30 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from siphash24 import siphash24
 
-from labkit.traffic.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from labkit.traffic.wire import DATA, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.auth.keyring import Keyring, pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.kernel import abi
 from mrcd.kernel.enums import AuthMode, EvState
 from tests.packet.clock import MS, advance, now
-from tests.packet.reports import GENERATION
-from tests.packet.rig import (
+from tests.packet.packets import (
     ALL_PLANES,
     EVS,
     H0,
     H1,
     H2,
-    NEVER,
     SLOTS,
-    Bench,
-    Hook,
     all_encapsulations,
     both_hooks,
     datagram,
     inner,
     nic_mac,
-    popped,
+    versions,
     wire_mac,
 )
+from tests.packet.reports import GENERATION
+from tests.packet.rig import NEVER, Bench, Hook, dropped
+from tests.packet.wires import changed
 
 pytestmark = pytest.mark.root
 
@@ -46,10 +45,11 @@ S = 1000 * MS
 CLOCK_AHEAD_NS = 3600 * S  # of h2's clock
 
 
-def authenticate(bench: Bench, mode: AuthMode = AuthMode.REQUIRED, *secrets: Secret) -> None:
+def authenticate(bench: Bench, *secrets: Secret) -> None:
     """Gives the bench the keys of its peers, and h2's clock."""
+    bench.tables.auths[...] = np.zeros((), bench.tables.auths.dtype)
     keyring = Keyring(H0)
-    keyring.use(mode, secrets or (OLD,))
+    keyring.use(AuthMode.REQUIRED, secrets)
     rows = np.array([p.host.id for p in bench.plan.peers])
     keyring.update(bench.tables.auths, bench.tables.peers, rows, anew=True)
     bench.tables.auths["clock_ns"][H2] = CLOCK_AHEAD_NS
@@ -57,23 +57,19 @@ def authenticate(bench: Bench, mode: AuthMode = AuthMode.REQUIRED, *secrets: Sec
     bench.peer(H2)["heard_ns"] = now() + 60 * S  # so it stays heard a moment ago
 
 
-def digest(secret: Secret, sender: int, receiver: int, message: bytes) -> int:
-    """Returns a tag as the number that scapy writes into the header."""
-    key = pair_key(secret.secret, sender, receiver)
-    return int.from_bytes(siphash24(message, key=key).digest(), "big")
+@pytest.fixture(autouse=True)
+def authenticated(bench: Bench) -> None:
+    authenticate(bench, OLD)
 
 
 def tag_of(packet: Packet, secret: Secret, sender: int, receiver: int) -> int:
-    """Returns the tag that a packet must have."""
-    raw = bytes(packet[MRC])
-    message = raw[:24]
-    if packet[MRC].type != 1:
-        probe = MRCProbe(raw[32:64])
-        message += raw[32:64]
-        if packet[MRC].type == PROBE_REPLY and probe.counts:
-            begin = 64 + abi.BALLAST
-            message += raw[begin : begin + 8 * probe.counts]
-    return digest(secret, sender, receiver, message)
+    """Returns the tag that a packet must have, by another SipHash, as the number that scapy writes into the header."""
+    raw, kind = bytes(packet[MRC]), packet[MRC].type
+    message = raw[:24] + (raw[32:64] if kind != DATA else b"")
+    if kind == PROBE_REPLY:
+        begin = 64 + abi.BALLAST
+        message += raw[begin : begin + 8 * MRCProbe(raw[32:64]).counts]
+    return int.from_bytes(siphash24(message, key=pair_key(secret.secret, sender, receiver)).digest(), "big")
 
 
 def tagged(packet: Packet, secret: Secret = OLD, sender: int = H2, receiver: int = H0) -> Packet:
@@ -84,17 +80,14 @@ def tagged(packet: Packet, secret: Secret = OLD, sender: int = H2, receiver: int
 
 
 def its_clock(ago_ns: int = 0) -> int:
-    """Returns the time by h2's clock."""
     return now() + CLOCK_AHEAD_NS - ago_ns
 
 
 def data(bench: Bench, ago_ns: int = 0, host: str = "h2", **mrc: Any) -> Packet:
-    """Returns a data packet of h2 that it sent so long ago."""
     return bench.arriving(host, EV, inner(), **{"tx_ns": its_clock(ago_ns), **mrc})
 
 
 def request(bench: Bench, seq: int = 1, *, ago_ns: int = 0, flags: int = 0, **probe: Any) -> Packet:
-    """Returns a probe request of h2."""
     sent_ns = its_clock(ago_ns)
     fields = {"seq": seq, "plane_mask": ALL_PLANES, "generation": GENERATION, "tx_ns": sent_ns, **probe}
     room = bytes(abi.BALLAST + 8 * fields["counts"]) if fields.get("counts") else b""
@@ -121,37 +114,22 @@ def reply_to(bench: Bench, sent: Packet, *, packets: int = 0, plane_mask: int = 
     return bench.arriving("h2", sent[MRC].ev, content, type=PROBE_REPLY, seq=sent[MRC].seq, tx_ns=its_clock())
 
 
-def written(bench: Bench) -> bytes:
-    """Returns all that a believed packet changes."""
-    tables = bench.tables
-    return bench.counted() + tables.watches.tobytes() + tables.replays.tobytes() + tables.auths.tobytes()
-
-
 def refuses(bench: Bench, packet: Packet, reason: str, hook: Hook = "tc") -> None:
-    """Asserts that a packet is dropped with this reason, and changes nothing else."""
-    drops, before = bench.drops(), written(bench)
-    assert bench.pop(hook, packet, packet[MRC].ev // SLOTS)[0] == "drop"
-    assert bench.drops() == {**drops, reason: drops.get(reason, 0) + 1}
-    assert written(bench) == before
+    dropped(bench, packet, reason, packet[MRC].ev // SLOTS, hook)
 
 
-def accepts(bench: Bench, packet: Packet, hook: Hook = "tc") -> None:
-    """Asserts that a data packet is delivered."""
-    drops = bench.drops()
-    assert bench.pop(hook, packet, PLANE) == ("pass", popped(inner(), PLANE))
-    assert bench.drops() == drops
-
-
-# ---- packets of this host ----
+def forged_like(forged: Packet, genuine: Packet) -> Packet:
+    """Returns a packet with the time and the tag of another one."""
+    forged[MRC].tx_ns, forged[MRC].key_id, forged[MRC].auth = genuine[MRC].tx_ns, OLD.key_id, genuine[MRC].auth
+    return forged
 
 
 # ---- what this host sends ----
 
 
 @all_encapsulations
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 def test_pushed_data_has_the_tag_of_an_independent_siphash(bench: Bench, version: int) -> None:
-    authenticate(bench)
     for _ in range(EVS):
         _, out = bench.push(datagram(H0, H2, version))
         packet = Ether(out)
@@ -159,7 +137,7 @@ def test_pushed_data_has_the_tag_of_an_independent_siphash(bench: Bench, version
 
 
 def test_a_request_is_tagged_and_names_the_accepted_keys(bench: Bench) -> None:
-    authenticate(bench, AuthMode.REQUIRED, OLD, NEW)
+    authenticate(bench, OLD, NEW)
     packet = own_request(bench)
     assert (packet[MRC].key_id, packet[MRC].auth) == (7, tag_of(packet, OLD, H0, H2))
     assert list(packet[MRCProbe].key_ids) == [7, 8]
@@ -168,7 +146,6 @@ def test_a_request_is_tagged_and_names_the_accepted_keys(bench: Bench) -> None:
 @all_encapsulations
 @pytest.mark.parametrize("counts", [0, 1, EVS])
 def test_a_reply_is_tagged_with_its_counts(bench: Bench, counts: int) -> None:
-    authenticate(bench)
     bench.tables.rxs["packets"][H2] = range(100, 100 + EVS)
     verdict, out = bench.pop("tc", tagged(request(bench, counts=counts)), PLANE)
     reply = Ether(out)
@@ -188,31 +165,15 @@ def test_a_reply_is_tagged_with_its_counts(bench: Bench, counts: int) -> None:
     ids=lambda x: str(x),
 )
 def test_each_field_of_the_header_is_under_the_tag(bench: Bench, hook: Hook, field: str, value: int | None) -> None:
-    authenticate(bench)
     packet = tagged(data(bench))
     setattr(packet[MRC], field, getattr(packet[MRC], field) ^ 1 if value is None else value)
     refuses(bench, packet, "bad_tag", hook)
 
 
 @both_hooks
-@pytest.mark.parametrize(("sender", "receiver"), [(H1, H0), (H0, H2), (H2, H1)])
-def test_the_key_of_another_pair_or_direction_is_refused(bench: Bench, hook: Hook, sender: int, receiver: int) -> None:
-    authenticate(bench)
-    refuses(bench, tagged(data(bench), OLD, sender, receiver), "bad_tag", hook)
-
-
-@both_hooks
-@pytest.mark.parametrize("ago_ns", [600 * MS, 3600 * S, -200 * MS])
-def test_recorded_data_is_stale(bench: Bench, hook: Hook, ago_ns: int) -> None:
-    authenticate(bench)
-    refuses(bench, tagged(data(bench, ago_ns)), "stale", hook)
-
-
-@both_hooks
-def test_data_of_the_last_moments_is_delivered(bench: Bench, hook: Hook) -> None:
-    authenticate(bench)
-    for ago_ns in (0, MS, 300 * MS):
-        accepts(bench, tagged(data(bench, ago_ns)), hook)
+def test_data_of_another_time_is_stale(bench: Bench, hook: Hook) -> None:
+    for ago_ns in (600 * MS, 3600 * S, -200 * MS):
+        refuses(bench, tagged(data(bench, ago_ns)), "stale", hook)
 
 
 # ---- requests ----
@@ -223,16 +184,11 @@ def test_data_of_the_last_moments_is_delivered(bench: Bench, hook: Hook) -> None
     [("plane_mask", 0), ("status", 1), ("generation", 3), ("first", 1), ("counts", 2), ("report_seq", 9)],
 )
 def test_each_field_of_a_request_is_under_the_tag(bench: Bench, field: str, value: int) -> None:
-    authenticate(bench)
     genuine = tagged(request(bench, counts=1))
-    forged = request(bench, **{"counts": 1, field: value})
-    forged[MRC].tx_ns = genuine[MRC].tx_ns
-    forged[MRC].key_id, forged[MRC].auth = OLD.key_id, genuine[MRC].auth
-    refuses(bench, forged, "bad_tag")
+    refuses(bench, forged_like(request(bench, **{"counts": 1, field: value}), genuine), "bad_tag")
 
 
 def test_a_request_is_believed_once(bench: Bench) -> None:
-    authenticate(bench)
     packets = {seq: tagged(request(bench, seq)) for seq in (60, 61, 62, 80)}
     for seq in (61, 60, 80, 62):  # 60 and 62 are overtaken
         assert bench.pop("tc", packets[seq], PLANE)[0] == "redirect"
@@ -244,7 +200,6 @@ def test_a_request_is_believed_once(bench: Bench) -> None:
 
 
 def test_a_request_of_the_tables_before_is_not_believed(bench: Bench) -> None:
-    authenticate(bench)
     old = tagged(request(bench, 30, plane_mask=0))
     advance(1)
     assert bench.pop("tc", tagged(request(bench, 1, generation=GENERATION + 1)), PLANE)[0] == "redirect"
@@ -252,41 +207,14 @@ def test_a_request_of_the_tables_before_is_not_believed(bench: Bench) -> None:
     assert bench.peer(H2)["generation"] == GENERATION + 1
 
 
-def is_report_due(bench: Bench) -> bool:
-    """Returns whether the tick is to request a report from h2 at once."""
-    watch = bench.tables.watches[H2]
-    return (int(watch["due_ns"]), int(watch["announce"])) == (0, 1)
-
-
-@both_hooks
-@pytest.mark.parametrize("make", [data, request])
-def test_a_report_is_requested_from_a_peer_whose_clock_restarted(
-    bench: Bench, hook: Hook, make: Callable[..., Packet]
-) -> None:
-    authenticate(bench)
-    bench.tables.watches["due_ns"][H2] = NEVER
-    for ago_ns, is_due in ((-S, False), (30 * MS, True)):
-        bench.peer(H2)["heard_ns"] = now() - ago_ns
-        assert bench.pop(hook, tagged(make(bench, ago_ns=1000 * S)), PLANE)[0] == "drop"
-        assert is_report_due(bench) == is_due
-    assert bench.drops() == {"stale": 2}
-
-
 # ---- replies ----
 
 
-def deliver_reply(bench: Bench, packet: Packet) -> None:
-    """Delivers a reply that must be believed."""
-    drops = bench.drops()
-    bench.pop("tc", packet, packet[MRC].ev // SLOTS)
-    assert bench.drops() == drops
-
-
 def test_a_reply_is_believed_once_and_tells_the_clock(bench: Bench) -> None:
-    authenticate(bench)
     bench.tables.auths["clock_ns"][H2] = 0
     packet = tagged(reply_to(bench, own_request(bench)))
-    deliver_reply(bench, packet)
+    bench.pop("tc", packet, packet[MRC].ev // SLOTS)
+    assert bench.drops() == {}
     error = int(bench.tables.auths["clock_ns"][H2]) - CLOCK_AHEAD_NS
     assert 0 <= error < 100 * MS
     assert bench.reports(H2)["applied_seq"] == bench.reports(H2)["report_seq"]
@@ -295,28 +223,15 @@ def test_a_reply_is_believed_once_and_tells_the_clock(bench: Bench) -> None:
 
 @pytest.mark.parametrize("change", ["counts", "plane_mask", "clock"])
 def test_what_a_reply_says_is_under_the_tag(bench: Bench, change: str) -> None:
-    authenticate(bench)
     sent = own_request(bench)
     genuine = tagged(reply_to(bench, sent))
     mask = 0 if change == "plane_mask" else ALL_PLANES
-    forged = reply_to(bench, sent, packets=9 if change == "counts" else 0, plane_mask=mask)
-    forged[MRC].tx_ns = genuine[MRC].tx_ns + (change == "clock")
-    forged[MRC].key_id, forged[MRC].auth = OLD.key_id, genuine[MRC].auth
+    forged = forged_like(reply_to(bench, sent, packets=9 * (change == "counts"), plane_mask=mask), genuine)
+    forged[MRC].tx_ns += change == "clock"
     refuses(bench, forged, "bad_tag")
 
 
-# ---- ICMPv6 errors ----
-
-
-def icmp_error(bench: Bench, quoted: Packet) -> bytes:
-    """Returns a switch's error that quotes a packet of this host."""
-    frame = Ether(src=wire_mac(PLANE), dst=nic_mac(PLANE))
-    frame /= IPv6(src="fd10:0:0:1::ffff", dst=str(bench.plan.addresses[PLANE]), hlim=63)
-    return bytes(frame / ICMPv6DestUnreach(code=0) / Raw(bytes(quoted[IPv6])))
-
-
 def own_data(bench: Bench) -> Packet:
-    """Returns a packet that this host has sent on the EV."""
     while True:
         packet = Ether(bench.push(datagram(H0, H2))[1])
         if packet[MRC].ev == EV:
@@ -325,19 +240,14 @@ def own_data(bench: Bench) -> Packet:
 
 @pytest.mark.parametrize("make", [own_data, own_request], ids=["data", "probe"])
 def test_an_error_counts_only_if_it_quotes_the_tag_of_this_host(bench: Bench, make: Callable[[Bench], Packet]) -> None:
-    authenticate(bench)
     bench.tables.reports["cursor"][H2] = PLANE + 4 * (EV % SLOTS)  # the EV of the next report
     sent = make(bench)
-    number = sent[MRC].ev
     bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
-    forged = sent.copy()
-    forged[MRC].auth ^= 1
-    ifindex_plane = number // SLOTS
-    assert ifindex_plane == PLANE
-    bench.pop("tc", icmp_error(bench, forged), PLANE)
-    assert bench.ev(H2, number)["state"] == EvState.GOOD
-    bench.pop("tc", icmp_error(bench, sent), PLANE)
-    assert bench.ev(H2, number)["state"] == EvState.ASSUMED_BAD
+    head = Ether(src=wire_mac(PLANE), dst=nic_mac(PLANE))
+    head /= IPv6(src="fd10:0:0:1::ffff", dst=str(bench.plan.addresses[PLANE]), hlim=63) / ICMPv6DestUnreach(code=0)
+    for auth, after in ((sent[MRC].auth ^ 1, EvState.GOOD), (sent[MRC].auth, EvState.ASSUMED_BAD)):
+        bench.pop("tc", head / Raw(bytes(changed(sent, MRC, auth=auth)[IPv6])), PLANE)
+        assert bench.ev(H2, EV)["state"] == after
 
 
 # ---- secrets of pairs of hosts ----
@@ -347,28 +257,25 @@ OF_H2 = Secret(OLD.key_id, b"", {H2: NEW.secret})
 KEY = Secret(OLD.key_id, NEW.secret)  # as the test's own SipHash takes it
 
 
-def its_data(bench: Bench) -> Packet:
-    """Returns a data packet of h1, which is at the same T0: it has one EV per plane."""
-    ev = next(ev.ev for peer in bench.plan.peers if peer.host.id == H1 for ev in peer.evs if ev.plane == PLANE)
-    return bench.arriving("h1", ev, inner(), tx_ns=its_clock())
-
-
 def test_data_to_a_peer_has_a_tag_of_the_pairs_secret(bench: Bench) -> None:
-    authenticate(bench, AuthMode.REQUIRED, OF_H2)
-    packet = Ether(bench.push(datagram(H0, H2))[1])
+    authenticate(bench, OF_H2)
+    packet, other = (Ether(bench.push(datagram(H0, peer))[1]) for peer in (H2, H1))
     assert (packet[MRC].key_id, packet[MRC].auth) == (OLD.key_id, tag_of(packet, KEY, H0, H2))
-    packet = Ether(bench.push(datagram(H0, H1))[1])
-    assert (packet[MRC].key_id, packet[MRC].auth) == (0, 0)
+    assert (other[MRC].key_id, other[MRC].auth) == (0, 0)
 
 
 @both_hooks
 def test_a_third_host_is_refused(bench: Bench, hook: Hook) -> None:
     """In its own name, and in h2's; without a tag, with the pair's id, and with each secret."""
-    authenticate(bench, AuthMode.REQUIRED, OF_H2)
+    authenticate(bench, OF_H2)
     bench.tables.auths["clock_ns"][H1] = CLOCK_AHEAD_NS
-    accepts(bench, tagged(data(bench), KEY), hook)
-    refuses(bench, its_data(bench), "untagged", hook)
+
+    def its_data() -> Packet:
+        return bench.arriving("h1", PLANE * SLOTS, inner(), tx_ns=its_clock())  # at the same T0: one EV per plane
+
+    assert bench.pop(hook, tagged(data(bench), KEY), PLANE)[0] == "pass"
+    refuses(bench, its_data(), "untagged", hook)
     for secret in (OLD, NEW, KEY):
-        refuses(bench, tagged(its_data(bench), secret, H1), "unknown_key", hook)
+        refuses(bench, tagged(its_data(), secret, H1), "unknown_key", hook)
     for secret in (OLD, KEY):
         refuses(bench, tagged(data(bench), secret, H1), "bad_tag", hook)

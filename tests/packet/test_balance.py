@@ -5,8 +5,9 @@ import pytest
 
 from mrcd.kernel.enums import EvState, Reason
 from tests.packet.clock import MS, advance, now
+from tests.packet.packets import EVS, H2, PLANES, SLOTS
 from tests.packet.reports import EVERY, LAGGING, Reporter, ReportRequest, events, others, state
-from tests.packet.rig import EVS, H2, PLANES, SLOTS, Bench, Setup
+from tests.packet.rig import Bench, Setup
 
 pytestmark = pytest.mark.root
 
@@ -21,7 +22,6 @@ def planes(*others: int, last: int) -> list[int]:
 
 
 def pushed(bench: Bench, packets: int) -> list[int]:
-    """Returns packets per plane, for a number of packets pushed."""
     sent = bench.spread(packets)
     return [sum(sent[p * SLOTS : p * SLOTS + SLOTS]) for p in range(PLANES)]
 
@@ -32,10 +32,19 @@ def waiting(bench: Bench, **values: object) -> None:
     bench.pace(H2, **{"pace_ns": planes(MS, last=MS), **values})
 
 
-def test_without_queues_planes_are_used_in_order(bench: Bench) -> None:
-    waiting(bench, queued=0, in_flight=[planes(0, last=9), [0] * 8])
-    assert pushed(bench, 4 * PLANES) == [4] * PLANES
-    assert bench.pace(H2)["sent"].tolist() == [0] * 8
+@pytest.mark.parametrize(
+    ("queues", "sent"),
+    [
+        ({"queued": 0, "in_flight": [planes(0, last=9), [0] * 8]}, [4] * PLANES),
+        ({"in_flight": [planes(0, last=5), [0] * 8], "base_delay_ns": planes(0, last=5 * MS)}, [4] * PLANES),
+        ({"pace_ns": planes(MS, last=0), "in_flight": [planes(2, last=2), [0] * 8]}, [4] * PLANES),
+        ({"paused_until_ns": planes(0, last=2**62)}, [4] * LAST + [0]),
+    ],
+    ids=["no queues", "base delay", "a plane without measurements", "a paused plane"],
+)
+def test_planes_get_packets_by_their_queues(bench: Bench, queues: dict[str, object], sent: list[int]) -> None:
+    waiting(bench, **queues)
+    assert pushed(bench, sum(sent)) == sent
 
 
 @pytest.mark.parametrize("half", [0, 1])
@@ -55,11 +64,6 @@ def test_a_plane_of_half_the_rate_gets_half(bench: Bench) -> None:
     assert max(sent[:LAST]) - min(sent[:LAST]) <= 1
 
 
-def test_base_delay_does_not_count_as_a_queue(bench: Bench) -> None:
-    waiting(bench, in_flight=[planes(0, last=5), [0] * 8], base_delay_ns=planes(0, last=5 * MS))
-    assert pushed(bench, 4 * PLANES) == [4] * PLANES
-
-
 def test_a_plane_with_too_much_delay_is_unused_while_another_is_usable(bench: Bench) -> None:
     waiting(bench, base_delay_ns=planes(0, last=11 * MS))
     assert pushed(bench, 4 * LAST) == [4] * LAST + [0]
@@ -75,19 +79,13 @@ def test_no_packet_is_dropped_for_the_last_evs_of_a_plane_that_another_cpu_withd
     assert sum(pushed(bench, 1)) == 1
 
 
-def test_a_paused_plane_gets_no_packets(bench: Bench) -> None:
-    waiting(bench, paused_until_ns=planes(0, last=now() + 1000 * MS))
-    assert pushed(bench, 4 * LAST) == [4] * LAST + [0]
-
-
 def test_a_plane_without_usable_evs_gets_no_packets(bench: Bench) -> None:
     waiting(bench, in_flight=[planes(50, last=0), [0] * 8])
     bench.set_state(H2, EvState.DENIED, *range(LAST * SLOTS, PLANES * SLOTS))
     assert pushed(bench, LAST) == [1] * LAST + [0]
 
 
-def test_reports_show_the_packets_in_flight(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_reports_show_the_packets_in_flight(bench: Bench, r: Reporter) -> None:
     r.report(after_ms=20)
     r.send_all(10)
     r.send(LAST * SLOTS, 6, arrive=2)
@@ -100,14 +98,13 @@ def test_reports_show_the_packets_in_flight(bench: Bench) -> None:
     assert pace["pace_ns"].tolist()[:PLANES] == pytest.approx([20 * MS / 40] * LAST + [20 * MS / 42], rel=0.5)
 
 
-def test_delay_shows_queues(bench: Bench) -> None:
+def test_delay_shows_queues(bench: Bench, r: Reporter) -> None:
     """Also the difference between planes: two probes in a row, since the host may have delayed one."""
-    r = Reporter(bench)
     for _ in range(PLANES):
         r.report()
     assert (bench.peer(H2)["queued"], bench.peer(H2)["plane_skew_ns"]) == (0, 0)
     for turn in range(2 * PLANES):
-        request = r.report(delay=(5 * MS if (turn % PLANES) == LAST else 0))
+        request = r.report(delay=5 * MS * (turn % PLANES == LAST))
         if turn == PLANES - 1:
             late = request.ev // SLOTS
             assert bench.peer(H2)["plane_skew_ns"] < 500_000
@@ -119,13 +116,12 @@ def test_delay_shows_queues(bench: Bench) -> None:
     bench.peer(H2)["plane_skew_ns"] = 0
     bench.pace(H2, plane_skew_now_ns=0, base_delay_ns=[12 * MS if p == late else 0 for p in range(8)])
     for turn in range(4 * PLANES):
-        r.report(delay=(12 * MS if (turn % PLANES) == LAST else 0))
+        r.report(delay=12 * MS * (turn % PLANES == LAST))
     assert bench.peer(H2)["plane_skew_ns"] < 500_000
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=252)], indirect=True, ids=["252"])
-def test_a_plane_split_over_two_reports_is_as_fast_as_the_others(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_a_plane_split_over_two_reports_is_as_fast_as_the_others(bench: Bench, r: Reporter) -> None:
     slots = [p * 63 + slot for p in range(PLANES) for slot in range(SLOTS)]  # both reports contain EVs 126 to 129
     r.report()
     r.report()
@@ -140,21 +136,14 @@ def test_a_plane_split_over_two_reports_is_as_fast_as_the_others(bench: Bench) -
     assert pace[0] == pytest.approx(20 * MS / 40, rel=0.5)
 
 
-def test_a_plane_without_measurements_does_not_get_all_packets(bench: Bench) -> None:
-    waiting(bench, pace_ns=planes(MS, last=0), in_flight=[planes(2, last=2), [0] * 8])
-    assert pushed(bench, 2 * PLANES) == [2] * PLANES
-
-
-def test_idle_times_do_not_change_the_pace(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_idle_times_do_not_change_the_pace(bench: Bench, r: Reporter) -> None:
     r.send_all(100)
     bench.pace(H2, paced_ns=now() + CLOCK_NS - 1000 * MS, pace_ns=[MS // 100] * 8)
     r.report()
     assert bench.pace(H2)["pace_ns"].tolist() == [MS // 100] * 8
 
 
-def test_only_one_plane_at_a_time_is_paused(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_only_one_plane_at_a_time_is_paused(bench: Bench, r: Reporter) -> None:
     r.report()
     bench.pace(H2, sent_ns=[now() + 10_000 * MS] * 8)
     for _ in range(2 * PLANES):
@@ -170,8 +159,7 @@ def late_replies(r: Reporter, delay: int, *evs: int) -> None:
         r.deliver(r.reply(request, delay=delay, counts=0))
 
 
-def test_an_unused_plane_does_not_count_as_slower(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_an_unused_plane_does_not_count_as_slower(bench: Bench, r: Reporter) -> None:
     r.report()
     last = range(LAST * SLOTS, PLANES * SLOTS)
     bench.set_state(H2, EvState.DENIED, *last)
@@ -179,9 +167,8 @@ def test_an_unused_plane_does_not_count_as_slower(bench: Bench) -> None:
     assert (bench.peer(H2)["queued"], bench.peer(H2)["plane_skew_ns"]) == (0, 0)
 
 
-def test_successive_replies_of_one_plane_do_not_set_the_minimum_delay(bench: Bench) -> None:
+def test_successive_replies_of_one_plane_do_not_set_the_minimum_delay(bench: Bench, r: Reporter) -> None:
     """Otherwise packets that others delay would be missing too early."""
-    r = Reporter(bench)
     r.report()
     late_replies(r, 5 * MS, *[*range(LAST * SLOTS, PLANES * SLOTS)] * 4)
     assert bench.reports(H2)["least_extra_delay_ns"] < 5 * MS / 5
@@ -195,8 +182,7 @@ def sent_now(r: Reporter, ev: int, packets: int) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1], ids=["once", "on and on"])
-def test_packets_on_a_slower_plane_are_not_missing_too_early(bench: Bench, more: int) -> None:
-    r = Reporter(bench)
+def test_packets_on_a_slower_plane_are_not_missing_too_early(bench: Bench, r: Reporter, more: int) -> None:
 
     def report() -> None:
         bench.path_stats(H2, 5)["extra_delay_ns"] = 100 * MS  # and a quarter
@@ -318,26 +304,23 @@ def test_an_ev_with_more_delay_than_the_others_is_skipped(bench: Bench) -> None:
     assert state(bench, ev)[0] == EvState.GOOD
 
 
-@pytest.mark.parametrize("us", [0, SKIP_DELAY_US, -5000])
-def test_delay_up_to_the_limit_is_no_congestion(bench: Bench, us: int) -> None:
-    delayed(bench, us)
+@pytest.mark.parametrize(
+    ("bench", "us", "rtt_ns"),
+    [
+        *((Setup(), us, 1000) for us in (0, SKIP_DELAY_US, -5000)),
+        (Setup(), 5000, 10**12),
+        (Setup(health="skip_delay_us = 0"), 10**6, 1000),
+    ],
+    indirect=["bench"],
+    ids=["no delay", "the limit", "less delay", "clock drift: the round trip is no longer", "disabled"],
+)
+def test_delay_that_is_no_congestion(bench: Bench, us: int, rtt_ns: int) -> None:
+    delayed(bench, us, rtt_ns=rtt_ns)
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
 
 
-def test_one_way_delay_without_a_longer_round_trip_is_clock_drift(bench: Bench) -> None:
-    delayed(bench, 5000, rtt_ns=10**12)
-    assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
-
-
-@pytest.mark.parametrize("bench", [Setup(health="skip_delay_us = 0")], indirect=True, ids=[""])
-def test_skips_for_delay_can_be_disabled(bench: Bench) -> None:
-    delayed(bench, 10**6)
-    assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
-
-
-def test_the_least_delay_is_forgotten_after_ten_seconds(bench: Bench) -> None:
+def test_the_least_delay_is_forgotten_after_ten_seconds(bench: Bench, r: Reporter) -> None:
     """Clocks drift and routes change, so the minimum delay is measured again."""
-    r = Reporter(bench)
     advance(10_001 * MS)
     for _ in range(3):
         request = r.request_report()
@@ -346,9 +329,8 @@ def test_the_least_delay_is_forgotten_after_ten_seconds(bench: Bench) -> None:
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in EVERY)
 
 
-def test_round_trips_are_smoothed(bench: Bench) -> None:
+def test_round_trips_are_smoothed(bench: Bench, r: Reporter) -> None:
     """An eighth per reply for the peer and for the EV, and their variation by a quarter (RFC 6298)."""
-    r = Reporter(bench)
     for ev in EVERY:  # whichever is next
         bench.path_stats(H2, ev)["rtt_ns"] = 8_000_000
     bench.reports(H2)["rtt_ns"], bench.reports(H2)["rtt_var_ns"] = 16_000_000, 4_000_000

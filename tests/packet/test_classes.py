@@ -4,15 +4,18 @@
 from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
-from scapy.layers.inet import IP, TCP, UDP
-from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
+from scapy.layers.inet import TCP, UDP
+from scapy.layers.inet6 import IPv6ExtHdrFragment
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from labkit.traffic.wire import MRC
+from mrcd.kernel.enums import EvState
 from tests.packet.clock import US, advance
-from tests.packet.rig import ETHERNET, EVS, H2, Bench, Setup
+from tests.packet.packets import ETHERNET, EVS, H2, H5, ip, versions
+from tests.packet.rig import Bench, Setup
 
 pytestmark = pytest.mark.root
 
@@ -42,30 +45,22 @@ SHORT = Setup(more=f"[overlay]\nflowlet_us = 1\n{FLOWLETS}")
 classes = pytest.mark.parametrize("bench", [CLASSES], indirect=True)
 
 
-def packet(sport: int = 1000, dport: int = 2000, dscp: int = 0, host: int = 3, version: int = 4) -> Packet:
-    """Returns a UDP packet to host h2, or to another."""
-    ip = (
-        IP(src="10.99.0.1", dst=f"10.99.0.{host}", tos=dscp << 2)
-        if version == 4
-        else IPv6(src="fd00:99::1", dst=f"fd00:99::{host}", tc=dscp << 2)
-    )
-    return ip / UDP(sport=sport, dport=dport) / Raw(bytes(60))
+def packet(sport: int = 1000, dport: int = 2000, dscp: int = 0, host: int = H2, version: int = 4) -> Packet:
+    return ip(version, to=host, tos=dscp << 2) / UDP(sport=sport, dport=dport) / Raw(bytes(60))
 
 
 def ev(bench: Bench, what: Packet) -> int:
-    """Returns the EV that a packet takes."""
     verdict, out = bench.push(what)
     assert verdict == "redirect", bench.drops()
     return int(Ether(out)[MRC].ev)
 
 
 def evs(bench: Bench, what: Packet, times: int = EVS) -> Counter[int]:
-    """Returns EV → packets, for a number of equal packets."""
     return Counter(ev(bench, what) for _ in range(times))
 
 
 @classes
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 @pytest.mark.parametrize(("field", "value"), [("dport", 4791), ("sport", 4791), ("dport", 6009), ("dscp", 46)])
 def test_a_pinned_flow_keeps_its_ev(bench: Bench, version: int, field: str, value: int) -> None:
     assert len(evs(bench, packet(version=version, **{field: value}))) == 1
@@ -77,17 +72,10 @@ def test_traffic_outside_of_all_classes_is_sprayed(bench: Bench, what: Packet) -
     assert set(evs(bench, what).values()) == {1}
 
 
-@classes
+@pytest.mark.parametrize("bench", [CLASSES, WIDE], indirect=True, ids=["", "partly filled table"])
 def test_pinned_flows_are_spread_over_the_evs(bench: Bench) -> None:
     used = Counter(_pinned(bench, range(40 * EVS)).values())
-    assert len(used) == EVS
-    assert max(used.values()) < 3 * min(used.values()), used
-
-
-@pytest.mark.parametrize("bench", [WIDE], indirect=True)
-def test_pinned_flows_are_spread_over_a_partly_filled_table(bench: Bench) -> None:
-    used = Counter(_pinned(bench, range(40 * EVS)).values())
-    assert sorted(used) == [64 * plane + slot for plane in range(4) for slot in range(4)]
+    assert sorted(used) == np.flatnonzero(bench.tables.evs["configured"][H2]).tolist()
     assert max(used.values()) < 3 * min(used.values()), used
 
 
@@ -118,8 +106,7 @@ def _pinned(bench: Bench, flows: Iterable[int]) -> dict[int, int]:
 @classes
 @pytest.mark.parametrize("others_dead", [0, 1])
 def test_the_flows_of_a_failed_ev_are_spread_over_its_plane(bench: Bench, others_dead: int) -> None:
-    for number in range(1, 1 + others_dead):
-        bench.set_usable(H2, number, False)
+    bench.set_state(H2, EvState.DENIED, *range(1, 1 + others_dead))
     before = _pinned(bench, range(200 * EVS))
     mine = [n for n in before if before[n] == 0]
     bench.set_usable(H2, 0, False)
@@ -138,8 +125,7 @@ def test_the_flows_of_a_failed_ev_are_spread_over_its_plane(bench: Bench, others
 def test_the_flows_of_a_plane_without_paths_are_spread_over_the_other_planes(bench: Bench) -> None:
     flows = range(160 * EVS)
     before = _pinned(bench, flows)
-    for number in range(4):
-        bench.set_usable(H2, number, False)
+    bench.set_state(H2, EvState.DENIED, *range(4))
     after = _pinned(bench, flows)
     assert all(after[n] == before[n] for n in flows if before[n] >= 4)
     moved = Counter(after[n] for n in flows if before[n] < 4)
@@ -151,16 +137,16 @@ def test_the_flows_of_a_plane_without_paths_are_spread_over_the_other_planes(ben
 @classes
 def test_the_first_matching_class_wins_destinations_before_ports_before_dscp(bench: Bench) -> None:
     assert len(evs(bench, packet(dport=6005))) == 1  # the range comes first
-    assert len(evs(bench, packet(host=6))) == 1
-    assert len(evs(bench, packet(dport=4791, dscp=46, host=6, version=6), 4)) == 4
+    assert len(evs(bench, packet(host=H5))) == 1
+    assert len(evs(bench, packet(dport=4791, dscp=46, host=H5, version=6), 4)) == 4
     assert len(evs(bench, packet(dport=4791, dscp=0))) == 1
 
 
 @classes
 def test_later_fragments_have_no_ports(bench: Bench) -> None:
     data = bytes([0x12, 0xB7] * 40)  # 4791 where ports would be
-    v4 = IP(src="10.99.0.1", dst="10.99.0.3", proto=17, frag=100) / Raw(data)
-    v6 = IPv6(src="fd00:99::1", dst="fd00:99::3") / IPv6ExtHdrFragment(nh=17, offset=100) / Raw(data)
+    v4 = ip(proto=17, frag=100) / Raw(data)
+    v6 = ip(6) / IPv6ExtHdrFragment(nh=17, offset=100) / Raw(data)
     for what in (v4, v6):
         assert len(evs(bench, what)) == EVS
     # As the first fragment has ports and DSCP, a class of DSCP keeps the parts of a packet together.
@@ -170,15 +156,14 @@ def test_later_fragments_have_no_ports(bench: Bench) -> None:
 
 @classes
 def test_tcp_ports_count_and_others_have_none(bench: Bench) -> None:
-    ip = IP(src="10.99.0.1", dst="10.99.0.3")
-    assert len(evs(bench, ip / TCP(sport=1000, dport=4791) / Raw(bytes(60)))) == 1
-    assert len(evs(bench, IP(src="10.99.0.1", dst="10.99.0.3", proto=253) / Raw(bytes([0x12, 0xB7] * 30)))) == EVS
+    assert len(evs(bench, ip() / TCP(sport=1000, dport=4791) / Raw(bytes(60)))) == 1
+    assert len(evs(bench, ip(proto=253) / Raw(bytes([0x12, 0xB7] * 30)))) == EVS
 
 
 @classes
 def test_a_new_flow_label_does_not_move_a_pinned_flow(bench: Bench) -> None:
     """TCP changes the flow label after a timeout, so that the kernel hashes the flow again."""
-    flow = [IPv6(src="fd00:99::1", dst="fd00:99::3", fl=fl) / TCP(sport=1000, dport=4791) for fl in range(16)]
+    flow = [ip(6, fl=fl) / TCP(sport=1000, dport=4791) for fl in range(16)]
     assert len({ev(bench, what / Raw(bytes(60))) for what in flow}) == 1
     assert len({ev(bench, packet(sport=sport, dport=4791, version=6)) for sport in range(1000, 1032)}) > EVS // 2
 

@@ -18,21 +18,20 @@ from mrcd.config.cluster_file import Granularity
 from mrcd.kernel import features
 from mrcd.kernel.enums import KernelHas
 from mrcd.net.netlink import set_offload
-from tests.packet.rig import (
+from tests.packet.packets import (
     ETHERNET,
     H0,
     H2,
     PLANES,
-    Bench,
-    Hook,
-    Protocol,
-    Setup,
-    Xdp,
     all_encapsulations,
     datagram,
+    ip,
     nic_mac,
+    popped,
+    versions,
     wire_mac,
 )
+from tests.packet.rig import Bench, Setup, Xdp
 from tests.packet.wires import SECONDS, Gso, Sender, Tap, changed, until
 
 pytestmark = pytest.mark.root
@@ -45,23 +44,21 @@ SIZE = 1000
 
 
 def burst(version: int, payload: int, transport: Packet | None = None) -> Packet:
-    """Returns one packet of many segments, to host h2."""
-    if version == 4:
-        ip = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=2)
-    else:
-        ip = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
-    return ip / (transport or TCP(sport=1, dport=2, flags="A")) / Raw(bytes(i & 0xFF for i in range(payload)))
+    return (
+        ip(version, tos=2)
+        / (transport or TCP(sport=1, dport=2, flags="A"))
+        / Raw(bytes(i & 0xFF for i in range(payload)))
+    )
 
 
 def gso(packet: Packet) -> Gso:
-    """Returns the GSO fields that the stack would give such a packet."""
     l4_at = len(ETHERNET) + (20 if IP in packet else 40)
     if UDP in packet:
         return Gso("udp", SIZE, l4_at)
     return Gso("tcp4" if IP in packet else "tcp6", SIZE, l4_at)
 
 
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 @all_encapsulations
 def test_a_burst_is_sent_whole(bench: Bench, version: int) -> None:
     stack, wires = bench.attach_push(), bench.wires()
@@ -81,7 +78,7 @@ def test_a_burst_is_sent_whole(bench: Bench, version: int) -> None:
 @pytest.mark.parametrize(
     "transport", [TCP(flags="A"), TCP(flags="A", options=[("NOP", None)] * 12), UDP()], ids=["tcp", "options", "udp"]
 )
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 def test_segments_are_counted(bench: Bench, version: int, transport: Packet, payload: int, segments: int) -> None:
     stack, wires = bench.attach_push(), bench.wires()
     packet = burst(version, payload, transport)
@@ -98,21 +95,20 @@ def test_segments_are_counted(bench: Bench, version: int, transport: Packet, pay
 
 @pytest.fixture
 def receiver(bench: Bench) -> Iterator[Bench]:
-    """Returns host h2 at the other end of the wires."""
     with bench.far_host().fresh() as other:
         yield other
         other.detach()
 
 
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 @all_encapsulations
 def test_a_burst_arrives_whole(bench: Bench, receiver: Bench, version: int) -> None:
     # No switch changes the destination or the SRH here.
     receiver.tables.planes["sid"][0] = bench.ev(H2, 0)["dst"]
     bench.tables.srhs["bytes"][:, 3] = 0
     # Without DECAP_L3 a popped burst keeps the outer protocol until mrc0 receives it, and here mrc0 does not.
-    protocol: Protocol = "ipv4" if version == 4 and features.kernel_has() & KernelHas.DECAP_L3 else "ipv6"
-    stack, out = bench.attach_push(), receiver.attach_pop(0, protocol)
+    shown = version if features.kernel_has() & KernelHas.DECAP_L3 else 6
+    stack, out = bench.attach_push(), receiver.attach_pop(0, shown)
     packet = burst(version, 20 * SIZE)
     stack.send(ETHERNET / packet, gso(packet))
     (frame,) = out.frames()
@@ -124,49 +120,30 @@ def test_a_burst_arrives_whole(bench: Bench, receiver: Bench, version: int) -> N
 @pytest.mark.parametrize(("segments", "reason"), [(0, "merged"), (1, "merged"), (2, None)])
 def test_packets_merged_by_receive_offload_are_dropped(bench: Bench, segments: int, reason: str | None) -> None:
     """Their inner packets could not be separated."""
-    one = bytes(IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(SIZE - 28)))
+    one = bytes(datagram(H2, H0, size=SIZE - 28))
     frame = bench.arriving("h2", 0, Raw(one * 2), segments=segments)
-    wire = bench.attach_pop(0, "ipv4")
+    wire = bench.attach_pop(0, 4)
     wire.send(frame, Gso("udp", 32 + SIZE, len(ETHERNET) + 40))
     assert len(wire.frames()) == (0 if reason else 1)
     assert bench.drops() == ({reason: 1} if reason else {})
     assert bench.rx(H2, 0) == ((0, 0, 0) if reason else (2, 2 * SIZE, 0))
 
 
-def test_xdp_counts_the_packets_of_a_burst_without_gso_size(bench: Bench) -> None:
-    """Generic XDP on a virtual link: there is no GSO size, but the packet is longer than the MTU."""
-    inner = IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(3 * SIZE))
-    frame = bench.arriving("h2", 0, inner, segments=3)
-    out = bytes(Ether(src=wire_mac(0), dst=nic_mac(0)) / inner)
-    assert bench.pop_xdp(frame, bench.ifindex["n0"]) == ("pass", out)
-    assert bench.rx(H2, 0) == (3, len(inner), 0)
-
-
 @pytest.mark.parametrize("xdp", [None, "xdp-generic"])
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 def test_a_short_burst_of_udp_counts_as_its_packets(bench: Bench, version: int, xdp: Xdp | None) -> None:
     """Generic XDP sees one packet that fits the MTU."""
-    source, to = ("10.99.0.3", "10.99.0.1") if version == 4 else ("fd00:99::3", "fd00:99::1")
-    inner = (IP if version == 4 else IPv6)(src=source, dst=to) / UDP() / Raw(bytes(300))
-    wire = bench.attach_pop(3 if xdp else 0, "ipv4" if version == 4 else "ipv6", xdp)
-    frame = bench.arriving("h2", 12 if xdp else 0, inner, segments=3)
-    wire.send(frame, Gso("udp", 32 + len(inner) - 200, len(ETHERNET) + 40))
+    plane, inner = 3 if xdp else 0, datagram(H2, H0, version, 300)
+    wire = bench.attach_pop(plane, version, xdp)
+    wire.send(bench.arriving("h2", 4 * plane, inner, segments=3), Gso("udp", 32 + len(inner) - 200, len(ETHERNET) + 40))
     assert len(wire.frames()) == 1
-    assert bench.rx(H2, 12 if xdp else 0) == (3, len(inner), 0)
-
-
-@pytest.mark.parametrize("hook", ["tc", "xdp"])
-def test_a_segment_that_the_kernel_cut_counts_once(bench: Bench, hook: Hook) -> None:
-    """Each segment has the header of the whole burst."""
-    inner = IP(src="10.99.0.3", dst="10.99.0.1") / UDP() / Raw(bytes(SIZE))
-    assert bench.pop(hook, bench.arriving("h2", 0, inner, segments=20))[0] == "pass"
-    assert bench.rx(H2, 0) == (1, len(inner), 0)
+    assert bench.rx(H2, 4 * plane) == (3, len(inner), 0)
 
 
 def test_ce_on_a_burst_marks_every_packet_of_it(bench: Bench) -> None:
-    inner = IP(src="10.99.0.3", dst="10.99.0.1", tos=2) / UDP() / Raw(bytes(2 * SIZE))
+    inner = datagram(H2, H0, size=2 * SIZE, tos=2)
     frame = changed(bench.arriving("h2", 0, inner, segments=2), IPv6, tc=3)
-    wire = bench.attach_pop(0, "ipv4")
+    wire = bench.attach_pop(0, 4)
     wire.send(frame, Gso("udp", 32 + SIZE + 28, len(ETHERNET) + 40))
     (out,) = wire.frames()
     assert Ether(out.data)[IP].tos == 3
@@ -199,7 +176,7 @@ def test_a_burst_whose_headers_exceed_it_counts_as_one_packet(bench: Bench) -> N
 SEGMENTS = 20
 TC_PLANES = (0, 1)  # the others have XDP in some tests, and keep it
 _SCTP = 132
-versions = pytest.mark.parametrize("version", [4, 6])
+by_tc_or_xdp = pytest.mark.parametrize(("plane", "xdp"), [(0, None), (2, "xdp")], ids=["tc", "xdp"])
 _TSO = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation")
 _SO_ATTACH_FILTER = 26
 _TELL_HASH = (  # classic BPF: operation, constant
@@ -210,86 +187,58 @@ _TELL_HASH = (  # classic BPF: operation, constant
 )
 
 
-def protocol(version: int) -> Protocol:
-    return "ipv4" if version == 4 else "ipv6"
-
-
 def ethernet(bench: Bench) -> Ether:
-    """Returns the Ethernet header of packets that m0b receives."""
     mine, other = (bench.namespace.json("link", "show", name)[0]["address"] for name in ("m0b", "m0bp"))
     return Ether(src=other, dst=mine)
 
 
 @versions
-def test_popped_packets_of_every_plane_are_delivered(bench: Bench, version: int) -> None:
-    taps, inner = [bench.attach_pop(p, protocol(version)) for p in TC_PLANES], datagram(H2, H0, version)
-    received = bench.receive(protocol(version))
-    for plane, tap in zip(TC_PLANES, taps, strict=True):
-        tap.send(bench.arriving("h2", 4 * plane, inner))
-    frames = received.frames()
-    assert [f.data for f in frames] == [bytes(ethernet(bench) / inner)] * 2
-    assert {f.kind for f in frames} == {socket.PACKET_HOST}  # the stack drops packets to another station
-    assert [tap.frames() for tap in taps] == [[], []]
-    assert [bench.rx(H2, 4 * p) for p in TC_PLANES] == [(1, len(inner), 0)] * 2
-    assert bench.drops() == {}
+@pytest.mark.parametrize(("plane", "xdp"), [(0, None), (1, None), (2, "xdp")])
+def test_popped_packets_are_delivered(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
+    tap, received = bench.attach_pop(plane, version, xdp), bench.receive(version)
+    inner = datagram(H2, H0, version)
+    tap.send(bench.arriving("h2", 4 * plane, inner))
+    (frame,) = received.frames()
+    assert (frame.data, tap.frames()) == (bytes(ethernet(bench) / inner), [])
+    assert frame.kind == socket.PACKET_HOST  # the stack drops packets to another station
+    assert (bench.rx(H2, 4 * plane), bench.drops()) == ((1, len(inner), 0), {})
 
 
 def test_the_tag_is_removed_before_delivery(bench: Bench) -> None:
     bench.tables.planes["vlan"][0] = 7
-    tap, received = bench.attach_pop(0, "ipv4"), bench.receive("ipv4")
+    tap, received = bench.attach_pop(0, 4), bench.receive(4)
     tap.send(bench.arriving("h2", 0, datagram(H2, H0), vlan=7))
     (frame,) = received.frames()
     assert (frame.data, frame.vlan) == (bytes(ethernet(bench) / datagram(H2, H0)), None)
 
 
 @versions
-def test_packets_popped_by_xdp_are_delivered(bench: Bench, version: int) -> None:
-    tap, received = bench.attach_pop(2, protocol(version), "xdp"), bench.receive(protocol(version))
-    inner = datagram(H2, H0, version)
-    tap.send(bench.arriving("h2", 8, inner))
-    assert [f.data for f in received.frames()] == [bytes(ethernet(bench) / inner)]
-    assert tap.frames() == []
-    assert bench.rx(H2, 8) == (1, len(inner), 0)
-
-
-@versions
 def test_packets_popped_by_generic_xdp_reach_the_stack(bench: Bench, version: int) -> None:
     """There the kernel gives tc packets without Ethernet header, received by the NIC."""
-    tap, received = bench.attach_pop(3, protocol(version), "xdp-generic"), bench.receive(protocol(version))
+    tap, received = bench.attach_pop(3, version, "xdp-generic"), bench.receive(version)
     inner = datagram(H2, H0, version)
     tap.send(bench.arriving("h2", 12, inner))
     (frame,) = [*received.frames(), *tap.frames()]
-    assert frame.data in (bytes(ethernet(bench) / inner), bytes(Ether(src=wire_mac(3), dst=nic_mac(3)) / inner))
+    assert frame.data in (bytes(ethernet(bench) / inner), popped(inner, 3))
 
 
 @versions
-def test_other_packets_are_received_by_the_nic(bench: Bench, version: int) -> None:
+@by_tc_or_xdp
+def test_other_packets_are_received_by_the_nic(bench: Bench, version: int, plane: int, xdp: Xdp | None) -> None:
     """The host's other traffic, with and without XDP."""
-    hooks: list[tuple[int, Xdp | None]] = [(0, None), (2, "xdp")]
-    for plane, xdp in hooks:
-        tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
-        frame = bytes(Ether(src=wire_mac(plane), dst=nic_mac(plane)) / datagram(H2, H0, version))
-        tap.send(frame)
-        assert [f.data for f in tap.frames()] == [frame]
-        assert received.frames() == []
+    tap, received = bench.attach_pop(plane, version, xdp), bench.receive(version)
+    frame = popped(datagram(H2, H0, version), plane)
+    tap.send(frame)
+    assert ([f.data for f in tap.frames()], received.frames()) == ([frame], [])
 
 
 def test_without_mrc0_the_nic_receives_popped_packets(bench: Bench) -> None:
-    tap = bench.attach_pop(0, "ipv4")
+    tap = bench.attach_pop(0, 4)
     tap.send(bench.arriving("h2", 0, datagram(H2, H0)))
-    assert [f.data for f in tap.frames()] == [bytes(Ether(src=wire_mac(0), dst=nic_mac(0)) / datagram(H2, H0))]
-
-
-def test_dropped_packets_are_not_delivered(bench: Bench) -> None:
-    tap, received = bench.attach_pop(0, "ipv4"), bench.receive("ipv4")
-    tap.send(bench.arriving("h2", 0, datagram(H2, H0), version=99))
-    assert received.frames() == []
-    assert bench.drops() == {"bad_version": 1}
+    assert [f.data for f in tap.frames()] == [popped(datagram(H2, H0))]
 
 
 # ---- a tunnel's burst, which was cut with its outer headers on ----
-
-by_tc_or_xdp = pytest.mark.parametrize(("plane", "xdp"), [(0, None), (2, "xdp")], ids=["tc", "xdp"])
 
 
 def of_length(packet: Packet, more: int) -> Packet:
@@ -312,7 +261,7 @@ def test_a_segment_of_a_tunnel_burst_without_a_checksum_gets_its_own_lengths(
     bench: Bench, version: int, plane: int, xdp: Xdp | None, segments: int, checksum: int, repaired: bool
 ) -> None:
     """The receiver must see any other packet as it is: it is malformed."""
-    tap, received = bench.attach_pop(plane, protocol(version), xdp), bench.receive(protocol(version))
+    tap, received = bench.attach_pop(plane, version, xdp), bench.receive(version)
     inner = of_length(datagram(H2, H0, version), 3000)
     inner[UDP].chksum = checksum
     tap.send(bench.arriving("h2", 4 * plane, inner, segments=segments))
@@ -332,8 +281,8 @@ def hashes(bench: Bench, *packets: Packet) -> list[int]:
     The planes of the packets differ, and so do their outer headers.
     """
     version = 4 if IP in packets[0] else 6
-    taps = [bench.attach_pop(p, protocol(version)) for p in TC_PLANES]
-    bench.receive(protocol(version))
+    taps = [bench.attach_pop(p, version) for p in TC_PLANES]
+    bench.receive(version)
     code = b"".join(struct.pack("HxxI", operation, constant) for operation, constant in _TELL_HASH)
     kept = ctypes.create_string_buffer(code)
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as s:
@@ -350,10 +299,7 @@ def hashes(bench: Bench, *packets: Packet) -> list[int]:
 
 
 def with_ports(version: int, source: int, to: int, transport: type[Packet] = UDP) -> Packet:
-    """Returns a packet of a flow."""
-    ip = datagram(H2, H0, version).copy()
-    ip.remove_payload()
-    return ip / transport(sport=source, dport=to) / Raw(bytes(200))
+    return ip(version, H2, H0) / transport(sport=source, dport=to) / Raw(bytes(200))
 
 
 @versions
@@ -372,21 +318,16 @@ def test_flows_have_different_hashes(bench: Bench, version: int, transport: type
 @versions
 @pytest.mark.parametrize("bench", [Setup(more='[overlay]\nsource_check = "off"')], indirect=True, ids=[""])
 def test_sources_without_ports_have_different_hashes(bench: Bench, version: int) -> None:
-    packets = []
-    for n in range(64):
-        if version == 4:
-            ip = IP(src=f"10.98.{n}.1", dst="10.99.0.1", proto=_SCTP)
-        else:
-            ip = IPv6(src=f"fd00:98:{n:x}::1", dst="fd00:99::1", nh=_SCTP)
-        packets.append(ip / Raw(bytes(200)))
+    packets = [ip(version, H2, H0, **{"proto" if version == 4 else "nh": _SCTP}) / Raw(bytes(200)) for _ in range(64)]
+    for n, packet in enumerate(packets):
+        packet.src = f"10.98.{n}.1" if version == 4 else f"fd00:98:{n:x}::1"
     assert len(set(hashes(bench, *packets))) > 16
 
 
 def test_fragments_of_a_packet_have_one_hash(bench: Bench) -> None:
     whole = bytes(UDP(sport=1000, dport=2000, len=608) / Raw(bytes(600)))
-    first = IP(src="10.99.0.3", dst="10.99.0.1", id=7, flags="MF", proto=17) / Raw(whole[:304])
-    second = IP(src="10.99.0.3", dst="10.99.0.1", id=7, frag=38, proto=17) / Raw(whole[304:])
-    one, other = hashes(bench, first, second)
+    first = ip(4, H2, H0, id=7, flags="MF", proto=17) / Raw(whole[:304])
+    one, other = hashes(bench, first, ip(4, H2, H0, id=7, frag=38, proto=17) / Raw(whole[304:]))
     assert one == other
 
 
@@ -423,11 +364,10 @@ def test_only_single_packets_within_the_mtu_go_through_the_merging_veth(
 ) -> None:
     request.addfinalizer(lambda: _set_mtu(bench, plane, 1500))
     _set_mtu(bench, plane, 1600)
-    tap, received = bench.attach_pop(plane, "ipv4", xdp), bench.receive("ipv4", merging=True)
+    tap, received = bench.attach_pop(plane, 4, xdp), bench.receive(4, merging=True)
     bench.tables.node["merge_xdp"] = merge_xdp
-    head = IP(src="10.99.0.3", dst="10.99.0.1")
-    segment = head / TCP(sport=1, dport=2, flags="A") / Raw(bytes(size))
-    for inner, sent in ((segment, by_peer), (head / UDP(sport=1, dport=2) / Raw(bytes(200)), False)):
+    segment = ip(4, H2, H0) / TCP(sport=1, dport=2, flags="A") / Raw(bytes(size))
+    for inner, sent in ((segment, by_peer), (datagram(H2, H0, size=200), False)):
         before = sent_by_peer(bench)
         tap.send(bench.arriving("h2", 4 * plane, inner))
         assert sent_by_peer(bench) == before + sent
@@ -447,8 +387,8 @@ def through(pair: tuple[Bench, Bench], granularity: Granularity, version: int) -
     """Returns the sender of one host, and the tap of all packets delivered on the other."""
     sender, receiver = pair
     for plane in range(PLANES):
-        receiver.attach_pop(plane, protocol(version))
-    return sender.attach_push(granularity), receiver.receive(protocol(version), merging=True)
+        receiver.attach_pop(plane, version)
+    return sender.attach_push(granularity), receiver.receive(version, merging=True)
 
 
 def arrived(received: Tap, least: int) -> list[bytes]:
@@ -489,8 +429,8 @@ def test_datagrams_are_not_merged(pair: tuple[Bench, Bench], version: int) -> No
     for _ in range(8):
         stack.send(ETHERNET / datagram(H0, H2, version))
     assert sent_by_peer(pair[1]) == before
-    frames = arrived(received, 8 * len(datagram(H0, H2, version)))
-    assert [f[14:] for f in frames] == [bytes(datagram(H0, H2, version))] * 8
+    packet = bytes(datagram(H0, H2, version))
+    assert [f[14:] for f in arrived(received, 8 * len(packet))] == [packet] * 8
 
 
 @versions

@@ -7,8 +7,9 @@ import pytest
 
 from mrcd.kernel.enums import EvState, Histogram, Reason
 from tests.packet.clock import MS, advance, now
-from tests.packet.reports import EVERY, WINDOW, Reporter, events, others, state
-from tests.packet.rig import EVS, H2, Bench, Setup
+from tests.packet.packets import EVS, H2
+from tests.packet.reports import EVERY, LOSSES, WINDOW, Reporter, events, others, state
+from tests.packet.rig import Bench, Setup
 
 pytestmark = pytest.mark.root
 
@@ -19,6 +20,9 @@ LOSS = (EvState.ASSUMED_BAD, Reason.LOSS)
 def ruled(*lines: str) -> pytest.MarkDecorator:
     """Returns a mark for these settings and a wide loss window."""
     return pytest.mark.parametrize("bench", [Setup(health="\n".join([WINDOW, *lines]))], indirect=True, ids=[""])
+
+
+wide = pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
 
 
 def condemned(bench: Bench) -> list[int]:
@@ -33,32 +37,27 @@ def condemned(bench: Bench) -> list[int]:
 
 @ruled()
 @pytest.mark.parametrize("seed", range(3))
-def test_one_path_that_loses_20_percent_is_found(bench: Bench, seed: int) -> None:
-    r, chance = Reporter(bench), random.Random(seed)
-    for _ in range(15):
-        r.pass_through(chance, {5: 0.2}, 4)
+@pytest.mark.parametrize(
+    ("bad", "rate", "rounds", "packets"),
+    [([5], 0.2, 15, 4), ([4, 5, 6, 7], 0.05, 60, 10), ([0, 1, 2, 3, 8, 9, 10, 11], 0.05, 60, 10)],
+    ids=["20 % of a path", "5 % of a plane", "5 % of half of all"],
+)
+def test_paths_that_lose_more_than_the_others_are_found(
+    bench: Bench, r: Reporter, bad: list[int], rate: float, rounds: int, packets: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    for _ in range(rounds):
+        r.pass_through(chance, dict.fromkeys(bad, rate), packets)
     r.quiet()
-    assert condemned(bench) == [5]
-    assert bench.usable(H2) == others(5)
-    assert not bench.tables.path_stats["loss_ns"][H2, others(5)].any()
-
-
-@ruled()
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("bad", [[4, 5, 6, 7], [0, 1, 2, 3, 8, 9, 10, 11]], ids=["a plane", "half of all"])
-def test_planes_that_lose_5_percent_are_found(bench: Bench, bad: list[int], seed: int) -> None:
-    r, chance = Reporter(bench), random.Random(seed)
-    for _ in range(60):
-        r.pass_through(chance, dict.fromkeys(bad, 0.05))
-    r.quiet()
-    assert condemned(bench) == bad
+    assert (condemned(bench), bench.usable(H2)) == (bad, others(*bad))
+    assert not bench.tables.path_stats["loss_ns"][H2, others(*bad)].any()
 
 
 @pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256)], indirect=True, ids=[""])
 @pytest.mark.parametrize("failed", [[], [65]], ids=["alone", "beside a failed EV"])
-def test_a_lossy_plane_is_compared_with_those_of_other_reports(bench: Bench, failed: list[int]) -> None:
+def test_a_lossy_plane_is_compared_with_those_of_other_reports(bench: Bench, r: Reporter, failed: list[int]) -> None:
     """A report has room for two of four planes here: at least half of its EVs are in the lossy plane."""
-    r, chance = Reporter(bench), random.Random(1)
+    chance = random.Random(1)
     bench.set_state(H2, EvState.DENIED, *failed)
     evs = [64 * plane + slot for plane in range(4) for slot in range(4)]
     for _ in range(160):
@@ -67,10 +66,10 @@ def test_a_lossy_plane_is_compared_with_those_of_other_reports(bench: Bench, fai
     assert condemned(bench) == evs[:4]
 
 
-@pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
-def test_a_plane_is_left_before_each_of_its_evs_has_lost_enough(bench: Bench) -> None:
+@wide
+def test_a_plane_is_left_before_each_of_its_evs_has_lost_enough(bench: Bench, r: Reporter) -> None:
     """64 EVs of a plane lose 5 %: one or two losses are known of each, a hundred of the plane."""
-    r, chance = Reporter(bench), random.Random(1)
+    chance = random.Random(1)
     plane = [ev for ev in range(256) if ev // 64 == 2]
     for _ in range(16):
         r.pass_through(chance, dict.fromkeys(plane, 0.05), 5)
@@ -78,7 +77,7 @@ def test_a_plane_is_left_before_each_of_its_evs_has_lost_enough(bench: Bench) ->
     assert condemned(bench) == plane
 
 
-@pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
+@wide
 def test_loss_of_all_planes_at_once_fails_no_plane(bench: Bench) -> None:
     """There are two planes, each in a report of its own: the losses of one are known a report earlier."""
     bench.set_state(H2, EvState.DENIED, *range(64, 128), *range(192, 256))
@@ -92,10 +91,10 @@ def test_loss_of_all_planes_at_once_fails_no_plane(bench: Bench) -> None:
     assert condemned(bench) == []
 
 
-@pytest.mark.parametrize("bench", [Setup(health=WINDOW, evs=256, t1s=64)], indirect=True, ids=[""])
+@wide
 @pytest.mark.parametrize("lossy", [1, 24])
-def test_loss_on_some_evs_does_not_fail_their_plane(bench: Bench, lossy: int) -> None:
-    r, chance = Reporter(bench), random.Random(1)
+def test_loss_on_some_evs_does_not_fail_their_plane(bench: Bench, r: Reporter, lossy: int) -> None:
+    chance = random.Random(1)
     bad = [128 + slot for slot in range(lossy)]
     for _ in range(24):
         r.pass_through(chance, dict.fromkeys(bad, 0.3), 5)
@@ -106,8 +105,8 @@ def test_loss_on_some_evs_does_not_fail_their_plane(bench: Bench, lossy: int) ->
 @ruled()
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rate", [0.01, 0.2, 0.6])
-def test_equal_loss_on_all_evs_fails_none(bench: Bench, rate: float, seed: int) -> None:
-    r, chance = Reporter(bench), random.Random(seed)
+def test_equal_loss_on_all_evs_fails_none(bench: Bench, r: Reporter, rate: float, seed: int) -> None:
+    chance = random.Random(seed)
     for _ in range(100):
         r.pass_through(chance, dict.fromkeys(EVERY, rate))
     r.quiet()
@@ -118,9 +117,9 @@ def test_equal_loss_on_all_evs_fails_none(bench: Bench, rate: float, seed: int) 
 
 @ruled()
 @pytest.mark.parametrize("seed", range(3))
-def test_equal_loss_does_not_fail_the_last_ev_of_a_plane(bench: Bench, seed: int) -> None:
+def test_equal_loss_does_not_fail_the_last_ev_of_a_plane(bench: Bench, r: Reporter, seed: int) -> None:
     """The last EV gets the whole share of its plane, and so has more losses per report than the others."""
-    r, chance = Reporter(bench), random.Random(seed)
+    chance = random.Random(seed)
     bench.set_state(H2, EvState.DENIED, 1, 2, 3)
     packets = {ev: 0 if ev in (1, 2, 3) else 1 for ev in EVERY} | {0: 4}
     for _ in range(250):
@@ -131,8 +130,7 @@ def test_equal_loss_does_not_fail_the_last_ev_of_a_plane(bench: Bench, seed: int
 
 @ruled()
 @pytest.mark.parametrize(("bad", "found"), [(8, 8), (9, 0)])
-def test_lossy_evs_fail_only_up_to_half_of_all_evs(bench: Bench, bad: int, found: int) -> None:
-    r = Reporter(bench)
+def test_lossy_evs_fail_only_up_to_half_of_all_evs(bench: Bench, r: Reporter, bad: int, found: int) -> None:
     for _ in range(15):
         r.send_all(10)
         for ev in EVERY[:bad]:
@@ -185,15 +183,14 @@ def test_a_verdict_takes_more_losses_with_fewer_evs(bench: Bench, denied: int, l
     assert 30 * losses < event["sent_packets"] <= 30 * losses + r.probes[0]  # with the probes
     assert bench.tables.histograms()[Histogram.DETECTION].sum() == 1
     # Its window restarts, but the counts continue.
-    window = ("window_tx", "window_lost", "window_samples", "window_losses", "pending_losses", "confirmed_losses")
-    assert [int(stats[n]) for n in window] == [0] * 6
+    assert not any(stats[name] for name in ("window_tx", "window_samples", *LOSSES))
     assert (stats["deficit"], stats["judged"]) == (losses, 30 * losses)
 
 
 @ruled()
-def test_the_loss_ratio_starts_at_the_first_loss(bench: Bench) -> None:
+def test_the_loss_ratio_starts_at_the_first_loss(bench: Bench, r: Reporter) -> None:
     """A new loss is not compared with all that the EV carried before."""
-    r, stats = Reporter(bench), bench.path_stats(H2, 5)
+    stats = bench.path_stats(H2, 5)
     for _ in range(5):
         r.send_all(10_000)
         r.report()
@@ -208,8 +205,7 @@ def test_the_loss_ratio_starts_at_the_first_loss(bench: Bench) -> None:
 
 
 @ruled()
-def test_loss_below_the_ratio_is_left_to_the_daemon(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_loss_below_the_ratio_is_left_to_the_daemon(bench: Bench, r: Reporter) -> None:
     for _ in range(40):
         lose_one_of(r, 100)
     r.quiet()
@@ -218,9 +214,8 @@ def test_loss_below_the_ratio_is_left_to_the_daemon(bench: Bench) -> None:
 
 
 @ruled("overdue_ms = 10000")
-def test_new_losses_are_unsure_for_half_of_the_overdue_time(bench: Bench) -> None:
+def test_new_losses_are_unsure_for_half_of_the_overdue_time(bench: Bench, r: Reporter) -> None:
     """For half of the overdue time at least, for all of it at most."""
-    r = Reporter(bench)
     stats = bench.path_stats(H2, 5)
     for _ in range(20):
         lose_one_of(r, 10)  # 6 ms apart
@@ -236,8 +231,7 @@ def test_new_losses_are_unsure_for_half_of_the_overdue_time(bench: Bench) -> Non
 
 
 @ruled("overdue_ms = 1000")
-def test_a_delayed_probe_burst_does_not_count_as_lost(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_a_delayed_probe_burst_does_not_count_as_lost(bench: Bench, r: Reporter) -> None:
     r.send_all(3, lose=(5,))
     r.report()
     late = r.burst(5, 0)
@@ -255,12 +249,11 @@ def test_a_delayed_probe_burst_does_not_count_as_lost(bench: Bench) -> None:
     r.report()
     stats = bench.path_stats(H2, 5)
     assert (state(bench, 5)[0], condemned(bench)) == (EvState.GOOD, [])
-    assert [int(stats[n]) for n in ("window_lost", "window_losses", "pending_losses", "confirmed_losses")] == [0] * 4
+    assert not any(stats[name] for name in LOSSES)
 
 
 @ruled()
-def test_the_loss_window_fades(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_the_loss_window_fades(bench: Bench, r: Reporter) -> None:
     for _ in range(8):
         lose_one_of(r, 100)
     r.burst(5)
@@ -283,8 +276,7 @@ def test_the_loss_window_fades(bench: Bench) -> None:
 
 
 @ruled()
-def test_late_packets_are_no_losses(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_late_packets_are_no_losses(bench: Bench, r: Reporter) -> None:
     for n in range(9):
         lose_one_of(r, 10)
         assert bench.path_stats(H2, 5)["window_lost"] == n + 1
@@ -302,8 +294,7 @@ def test_late_packets_are_no_losses(bench: Bench) -> None:
 
 
 @ruled('loss_rule = "any"', "overdue_ms = 1000")
-def test_with_trimming_one_lost_packet_is_enough(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_with_trimming_one_lost_packet_is_enough(bench: Bench, r: Reporter) -> None:
     lose_one_of(r, 10_000)
     for _ in range(10):
         r.burst(5)
@@ -317,8 +308,7 @@ def test_with_trimming_one_lost_packet_is_enough(bench: Bench) -> None:
 
 
 @ruled('loss_rule = "any"', "overdue_ms = 10000")
-def test_with_trimming_a_sure_loss_does_not_make_others_sure(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_with_trimming_a_sure_loss_does_not_make_others_sure(bench: Bench, r: Reporter) -> None:
     lose_one_of(r, 100)
     advance(5000 * MS)
     bench.path_stats(H2, 9)["pending_losses_ns"] = now()
@@ -330,15 +320,13 @@ def test_with_trimming_a_sure_loss_does_not_make_others_sure(bench: Bench) -> No
 
 
 @ruled('loss_rule = "any"', "overdue_ms = 1000")
-def test_with_trimming_late_packets_are_no_losses(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_with_trimming_late_packets_are_no_losses(bench: Bench, r: Reporter) -> None:
     lose_one_of(r, 100)
     r.burst(5)
     r.report()
     r.packets[5] += 1
     r.report()
-    stats = bench.path_stats(H2, 5)
-    assert [int(stats[n]) for n in ("window_lost", "window_losses", "pending_losses", "confirmed_losses")] == [0] * 4
+    assert not any(bench.path_stats(H2, 5)[name] for name in LOSSES)
     for _ in range(3):
         r.send_all(3)
         r.report(after_ms=1000)
@@ -346,8 +334,7 @@ def test_with_trimming_late_packets_are_no_losses(bench: Bench) -> None:
 
 
 @ruled('loss_rule = "any"', "overdue_ms = 1000")
-def test_with_trimming_all_lossy_evs_fail_down_to_the_floor(bench: Bench) -> None:
-    r = Reporter(bench)
+def test_with_trimming_all_lossy_evs_fail_down_to_the_floor(bench: Bench, r: Reporter) -> None:
     r.send_all(5)
     r.packets = [n - 1 for n in r.packets]
     for _ in range(4):

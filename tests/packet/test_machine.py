@@ -29,7 +29,8 @@ from mrcd.kernel import abi, features, libbpf
 from mrcd.kernel.settings import settings
 from mrcd.kernel.verify import programs_of
 from tests.cluster_files import dual
-from tests.packet.rig import H2, Bench, nic_mac, wire_mac
+from tests.packet.packets import H2, nic_mac, wire_mac
+from tests.packet.rig import Bench
 from tests.packet.wires import HAS_TCX, Namespace, call, libc, needs_tcx, unmount
 from tests.packet.witness import as_root
 
@@ -53,11 +54,6 @@ def tc(*arguments: str) -> None:
     subprocess.run(["tc", *arguments], check=True, timeout=10)
 
 
-def test_an_interface_without_programs_lists_none(ns: Namespace, nics: tuple[int, int]) -> None:
-    machine = Machine()
-    assert [machine.programs(nics[0], where) for where in ("xdp", "ingress", "egress")] == [[], [], []]
-
-
 @needs_tcx
 def test_programs_are_named_in_the_order_in_which_they_run(ns: Namespace, nics: tuple[int, int], fault: int) -> None:
     tc("qdisc", "add", "dev", "p0", "clsact")
@@ -70,8 +66,8 @@ def test_programs_are_named_in_the_order_in_which_they_run(ns: Namespace, nics: 
         assert Machine().programs(nics[0], "egress") == ["lab_fault", "a u32 filter", "lab_fault"]  # TCX first
     finally:
         os.close(link)
+    assert [Machine().programs(nics[1], where) for where in ("xdp", "ingress", "egress")] == [[], [], []]
     assert Machine().programs(nics[0], "ingress") == []
-    assert Machine().programs(nics[1], "egress") == []
 
 
 def test_an_xdp_program_is_named(ns: Namespace, nics: tuple[int, int]) -> None:
@@ -137,7 +133,6 @@ MANY = [Denial(parse([f"ev:h{i}:{i}"]), 1.0, reason="x" * 100) for i in range(20
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """Returns a file system of two pages."""
     call("mount a tmpfs", libc.mount(b"none", os.fsencode(tmp_path), b"tmpfs", 0, b"size=8k"))
     yield tmp_path
     unmount(tmp_path)
@@ -168,12 +163,8 @@ def test_a_read_only_disk_says_so(small: Path) -> None:
 
 
 VLAN, EV = 100, 6  # of plane 1
-PROBES = {
-    REQUEST: Probe(REQUEST, sender=H2, receiver=0, ev=EV, seq=9, token=77, ns=1),  # the peer's `mrcctl probe`
-    REPLY: Probe(
-        REPLY, sender=0, receiver=0, ev=EV, seq=9, token=77, ns=1
-    ),  # returned by a switch, as in `mrcctl trace`
-}
+ASKED = Probe(REQUEST, sender=H2, receiver=0, ev=EV, seq=9, token=77, ns=1)  # the peer's `mrcctl probe`
+RETURNED = Probe(REPLY, sender=0, receiver=0, ev=EV, seq=9, token=77, ns=1)  # by a switch, as in `mrcctl trace`
 
 
 def _tagged(bench: Bench, probe: Probe, source: IPv6Address) -> Ether:
@@ -192,27 +183,22 @@ def _tagged(bench: Bench, probe: Probe, source: IPv6Address) -> Ether:
 
 def test_a_diagnostic_request_in_a_vlan_is_answered_there_and_counted_nowhere(bench: Bench) -> None:
     bench.tables.planes["vlan"][1] = VLAN
-    inlet, wires, before = bench.attach_pop(1, "ipv6"), bench.wires(), bench.counted()
+    inlet, wires, before = bench.attach_pop(1, 6), bench.wires(), bench.counted()
     peer = next(p for p in bench.plan.peers if p.host.id == H2)
-    inlet.send(_tagged(bench, PROBES[REQUEST], peer.addresses[1]))
-    found = [
-        (n, f.vlan, probe_packet.read(f.data, bench.config.cluster.udp_port))
-        for n, w in enumerate(wires)
-        for f in w.frames()
-    ]
-    ((plane, vlan, reply),) = found
-    assert (plane, vlan) == (1, VLAN)
+    inlet.send(_tagged(bench, ASKED, peer.addresses[1]))
+    ((plane, frame),) = ((n, f) for n, w in enumerate(wires) for f in w.frames())
+    reply = probe_packet.read(frame.data, bench.config.cluster.udp_port)
     assert reply is not None
-    assert (reply.kind, reply.token, reply.seq) == (REPLY, 77, 9)
+    assert (plane, frame.vlan, reply.kind, reply.token, reply.seq) == (1, VLAN, REPLY, 77, 9)
     assert (bench.counted(), bench.drops()) == (before, {})
 
 
 def test_a_diagnostic_reply_in_a_vlan_is_seen_at_the_nic_below(bench: Bench) -> None:
     bench.tables.planes["vlan"][1] = VLAN
-    inlet, before = bench.attach_pop(1, "ipv6"), bench.counted()
+    inlet, before = bench.attach_pop(1, 6), bench.counted()
     port = bench.config.cluster.udp_port
     with closing(raw_socket.Taps(["n1"], raw_socket.packet_filter(port, DIAGNOSTIC))) as taps:
-        inlet.send(_tagged(bench, PROBES[REPLY], bench.plan.addresses[1]))
+        inlet.send(_tagged(bench, RETURNED, bench.plan.addresses[1]))
         arrived = [data for data, _ in taps.wait(2)]
-    assert [probe_packet.read(data, port) for data in arrived] == [PROBES[REPLY]]
+    assert [probe_packet.read(data, port) for data in arrived] == [RETURNED]
     assert (bench.counted(), bench.drops()) == (before, {})

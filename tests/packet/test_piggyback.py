@@ -15,14 +15,14 @@ from labkit.traffic.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCRe
 from mrcd.config.cluster_file import Encapsulation, Health
 from mrcd.kernel import abi, libbpf
 from tests.packet.clock import MS, advance, now
-from tests.packet.rig import ETHERNET, EVS, H2, H5, PLANES, SLOTS, Bench, Setup, nic_mac, wire_mac
+from tests.packet.packets import ETHERNET, EVS, H0, H2, H5, PLANES, SLOTS, datagram, ip, popped
+from tests.packet.rig import Bench, Setup
 from tests.packet.wires import SECONDS, Frame, Gso, Sender, Tap, until
 
 pytestmark = pytest.mark.root
 
 
-IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
-IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
+IPV4, IPV6 = ip(tos=0xB8, id=7), ip(6, tos=2)
 COUNTS_BYTES = abi.BALLAST + 8 * EVS
 PACKETS_PER_REQUEST = 16
 KEPT_BYTES = 512  # a packet up to this length follows its request whole; KEPT_PACKET_MAX of bpf/piggyback.h
@@ -46,11 +46,9 @@ class TrafficWithProbes:
     wires: list[Tap]
 
     def make_probe_due(self) -> None:
-        """Makes a request due, on EV 0."""
         self.bench.reports(H2)["requested_ns"], self.bench.reports(H2)["cursor"] = 0, 0
 
     def send(self, packet: Packet, gso: Gso | None = None) -> tuple[list[Frame], list[Frame]]:
-        """Sends a packet through mrc0. Returns the data packets and the requests on the wires."""
         self.stack.send(ETHERNET / packet, gso)
         return self.sent_packets()
 
@@ -61,6 +59,34 @@ class TrafficWithProbes:
         assert set(kinds) <= {DATA, PROBE_REQUEST}
         sent, requests = ([f for f, k in zip(found, kinds, strict=True) if k == kind] for kind in (DATA, PROBE_REQUEST))
         return sent, requests
+
+    def sends_with_request(self, packet: Packet, gso: Gso | None = None, **mrc: int) -> Frame:
+        """Sends a packet when a request is due. Asserts each byte of both, and returns the request."""
+        self.make_probe_due()
+        (sent,), (request,) = self.send(packet, gso)
+        self.assert_data(sent, packet, **mrc)
+        assert_request(self.bench, request, packet, burst=gso is not None)
+        assert self.bench.drops() == {}
+        return request
+
+    def sends_alone(self, packet: Packet) -> None:
+        """Sends a packet, and asserts that it goes out unchanged and that it carries no request."""
+        (sent,), requests = self.send(packet)
+        assert requests == []
+        self.assert_data(sent, packet)
+
+    def assert_data(self, frame: Frame, packet: Packet, **mrc: int) -> None:
+        seen = Ether(frame.data)[MRC]
+        assert frame.data == bytes(self.bench.sent(H2, seen.ev, packet, seq=seen.seq, tx_ns=seen.tx_ns, **mrc))
+
+    def carriers(self, packet: Packet, packets: int, *, answered: bool = False) -> list[int]:
+        """Sends packets a millisecond apart. Returns the numbers of those that carry requests."""
+        found, reports = [], self.bench.reports(H2)
+        for n in range(1, packets + 1):
+            advance(MS)
+            found += [n] * len(self.send(packet)[1])
+            reports["applied_seq"] = reports["report_seq"] if answered else reports["applied_seq"]
+        return found
 
 
 @pytest.fixture
@@ -101,18 +127,12 @@ def assert_request(bench: Bench, frame: Frame, packet: Packet, *, burst: bool = 
     return mrc
 
 
-def assert_data(bench: Bench, frame: Frame, packet: Packet, **mrc: int) -> None:
-    """Asserts that `frame` is the data packet, unchanged by the request."""
-    seen = Ether(frame.data)[MRC]
-    assert frame.data == bytes(bench.sent(H2, seen.ev, packet, seq=seen.seq, tx_ns=seen.tx_ns, **mrc))
-
-
 CARRIERS = [
     IPV4 / UDP(sport=1, dport=2) / b"",
     IPV4 / UDP(sport=1, dport=2) / Raw(bytes(i & 0xFF for i in range(1000))),
     IPV4 / TCP(sport=1, dport=2, flags="A") / b"",
     IPV4 / TCP(sport=1, dport=2, flags="A", options=[("NOP", None)] * 40) / Raw(bytes(1200)),
-    IP(src="10.99.0.1", dst="10.99.0.3", options=[IPOption(b"\x01")] * 20) / TCP() / Raw(bytes(300)),
+    ip(options=[IPOption(b"\x01")] * 20) / TCP() / Raw(bytes(300)),
     IPV6 / UDP(sport=1, dport=2) / b"six",
     IPV6 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(i & 0xFF for i in range(1000))),
     *(IPV4 / UDP(sport=1, dport=2) / Raw(bytes(COUNTS_BYTES - 28 + extra)) for extra in (-1, 0, 1)),
@@ -127,11 +147,7 @@ CARRIERS = [
 @all_encapsulations
 @pytest.mark.parametrize("packet", CARRIERS, ids=lambda p: f"{p.summary().split()[0]}{len(p)}")
 def test_a_request_is_made_of_a_packet(traffic: TrafficWithProbes, bench: Bench, packet: Packet) -> None:
-    traffic.make_probe_due()
-    sent, requests = traffic.send(packet)
-    assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
-    assert_data(bench, sent[0], packet)
-    mrc = assert_request(bench, requests[0], packet)
+    mrc = Ether(traffic.sends_with_request(packet).data)[MRC]
     assert (mrc.ev, mrc.seq, mrc[MRCProbe].report_seq) == (0, 1, 1)
     assert bench.reports(H2)["report_seq"] == 1
     assert bench.reports(H2)["requested_ns"] == bench.reports(H2)["sent_ns"][1] == mrc.tx_ns
@@ -144,19 +160,17 @@ def test_a_request_is_made_of_a_packet(traffic: TrafficWithProbes, bench: Bench,
 @pytest.mark.parametrize(
     "packet",
     [
-        IP(src="10.99.0.1", dst="10.99.0.3", options=[IPOption(b"\x01")] * 24) / UDP() / Raw(bytes(300)),
+        ip(options=[IPOption(b"\x01")] * 24) / UDP() / Raw(bytes(300)),
         IPV4 / ICMP() / Raw(bytes(300)),
         IPV6 / IPv6ExtHdrDestOpt() / UDP() / Raw(bytes(300)),
     ],
     ids=["options", "icmp", "extension header"],
 )
 def test_packets_whose_checksum_is_outside_the_ballast_carry_no_request(
-    traffic: TrafficWithProbes, bench: Bench, packet: Packet
+    traffic: TrafficWithProbes, packet: Packet
 ) -> None:
     traffic.make_probe_due()
-    sent, requests = traffic.send(packet)
-    assert (len(sent), requests) == (1, [])
-    assert_data(bench, sent[0], packet)
+    traffic.sends_alone(packet)
     assert len(traffic.send(CARRIERS[0])[1]) == 1  # the next suitable packet carries the request
 
 
@@ -183,32 +197,24 @@ def tap_with_offloads(plane: int) -> socket.socket:
     ids=["tcp4", "tcp6", "udp"],
 )
 def test_the_nic_writes_the_checksum_of_a_burst_into_the_ballast(
-    traffic: TrafficWithProbes, bench: Bench, packet: Packet, gso: Gso
+    traffic: TrafficWithProbes, packet: Packet, gso: Gso
 ) -> None:
-    traffic.make_probe_due()
     with tap_with_offloads(0) as tap:
-        sent, requests = traffic.send(packet, gso)
-        assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
-        assert_data(bench, sent[0], packet, segments=3)
-        assert_request(bench, requests[0], packet, burst=True)
-        while (seen := tap.recv(1 << 16))[10:] != requests[0].data:
+        request = traffic.sends_with_request(packet, gso, segments=3).data
+        while (seen := tap.recv(1 << 16))[10:] != request:
             pass
     flags, kind, _, _, start, offset = struct.unpack("BBHHHH", seen[:10])
     assert kind == 0  # not a burst
     assert flags & 1
-    ballast = len(requests[0].data) - len(Ether(requests[0].data)[MRCReport])
+    ballast = len(request) - len(Ether(request)[MRCReport])
     assert ballast <= start + offset <= ballast + abi.BALLAST - 2
 
 
 @without_timer_probes
 @pytest.mark.parametrize("extra", [-1, 0, 1])
-def test_a_burst_as_long_as_a_request_carries_one(traffic: TrafficWithProbes, bench: Bench, extra: int) -> None:
+def test_a_burst_as_long_as_a_request_carries_one(traffic: TrafficWithProbes, extra: int) -> None:
     packet = IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(COUNTS_BYTES - 40 + extra))
-    traffic.make_probe_due()
-    sent, requests = traffic.send(packet, Gso("tcp4", 100, 34))
-    assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
-    assert_data(bench, sent[0], packet, segments=2)
-    assert_request(bench, requests[0], packet, burst=True)
+    traffic.sends_with_request(packet, Gso("tcp4", 100, 34), segments=2)
 
 
 @all_encapsulations
@@ -218,15 +224,15 @@ def test_requests_on_a_vlan_plane_are_tagged(traffic: TrafficWithProbes, bench: 
     sent, requests = traffic.send(CARRIERS[1])
     assert [f.vlan for f in sent + requests] == [100, 100]
     assert_request(bench, requests[0], CARRIERS[1])
-    assert_data(bench, sent[0], CARRIERS[1])
+    traffic.assert_data(sent[0], CARRIERS[1])
 
 
 @without_timer_probes
 def test_without_a_probe_interface_there_are_no_requests(traffic: TrafficWithProbes, bench: Bench) -> None:
     bench.tables.node["probe_ifindex"] = 0
     traffic.make_probe_due()
-    sent, requests = traffic.send(CARRIERS[0])
-    assert (len(sent), requests, bench.reports(H2)["report_seq"]) == (1, [], 0)
+    traffic.sends_alone(CARRIERS[0])
+    assert bench.reports(H2)["report_seq"] == 0
 
 
 @without_timer_probes
@@ -235,9 +241,8 @@ def test_a_request_that_cannot_be_made_is_counted_and_its_packet_goes_on(
 ) -> None:
     bench.reports(H2)["requested_ns"], bench.reports(H2)["cursor"] = 0, 1
     bench.ev(H2, 4)["configured"] = 0
-    sent, requests = traffic.send(CARRIERS[0])
-    assert (len(sent), requests, bench.drops()) == (1, [], {"probe_failed": 1})
-    assert_data(bench, sent[0], CARRIERS[0])
+    traffic.sends_alone(CARRIERS[0])
+    assert bench.drops() == {"probe_failed": 1}
 
 
 @pytest.mark.parametrize("bench", [Setup(more=NO_DUP_ACKS)], indirect=True, ids=["usid"])
@@ -245,11 +250,7 @@ def test_a_request_that_cannot_be_made_is_counted_and_its_packet_goes_on(
 def test_packets_carry_requests_in_packet_granularity(bench: Bench, packet: Packet) -> None:
     traffic = TrafficWithProbes(bench, bench.attach_push("packet"), bench.wires())
     bench.attach_probe()
-    traffic.make_probe_due()
-    sent, requests = traffic.send(packet)
-    assert (len(sent), len(requests), bench.drops()) == (1, 1, {})
-    assert_data(bench, sent[0], packet)
-    assert_request(bench, requests[0], packet)
+    traffic.sends_with_request(packet)
 
 
 def test_packets_of_the_kernel_pass_mrc_probe_unchanged(bench: Bench) -> None:
@@ -257,9 +258,9 @@ def test_packets_of_the_kernel_pass_mrc_probe_unchanged(bench: Bench) -> None:
     bench.attach_probe()
     tap = bench.tap("m0", "m0p")
     for packet in (CARRIERS[0], IPV4 / ICMP()):
-        tap.send(Ether(src="02:00:00:00:02:01", dst="02:00:00:00:02:00") / packet)
-        (frame,) = tap.frames()
-        assert frame.data == bytes(Ether(src="02:00:00:00:02:01", dst="02:00:00:00:02:00") / packet)
+        frame = bytes(Ether(src=ETHERNET.dst, dst=ETHERNET.src) / packet)
+        tap.send(frame)
+        assert [f.data for f in tap.frames()] == [frame]
     assert bench.drops() == {}
 
 
@@ -267,18 +268,13 @@ def test_packets_of_the_kernel_pass_mrc_probe_unchanged(bench: Bench) -> None:
 
 
 @without_timer_probes
-def test_one_packet_in_sixteen_carries_a_request(traffic: TrafficWithProbes, bench: Bench) -> None:
-    found = []
-    for n in range(1, 4 * PACKETS_PER_REQUEST + 1):
-        advance(MS)
-        if traffic.send(CARRIERS[0])[1]:
-            found.append(n)
-    assert found == [PACKETS_PER_REQUEST, 2 * PACKETS_PER_REQUEST, 3 * PACKETS_PER_REQUEST, 4 * PACKETS_PER_REQUEST]
+def test_one_packet_in_sixteen_carries_a_request(traffic: TrafficWithProbes) -> None:
+    assert traffic.carriers(CARRIERS[0], 4 * PACKETS_PER_REQUEST) == [n * PACKETS_PER_REQUEST for n in (1, 2, 3, 4)]
 
 
 @without_timer_probes
 def test_only_packets_to_the_same_peer_count(traffic: TrafficWithProbes, bench: Bench) -> None:
-    other = IP(src="10.99.0.1", dst="10.99.0.6") / UDP() / b"x"
+    other = datagram(H0, H5)
     bench.reports(H5)["requested_ns"] = now()
     for _ in range(PACKETS_PER_REQUEST - 1):
         advance(MS)
@@ -296,8 +292,7 @@ def test_an_idle_timeout_event_follows_the_end_of_dense_traffic(traffic: Traffic
         hosts.extend(int(e["host_id"]) for e in bench.dataplane.events() if e["ev"] == abi.EVENT_IDLE_TIMEOUT)
         return bool(hosts)
 
-    has_timed_out()
-    hosts.clear()
+    bench.events()
     advance(MS)
     assert len(traffic.send(CARRIERS[0])[1]) == 1
     until("the idle timeout expires", has_timed_out)
@@ -342,11 +337,8 @@ def test_requests_are_a_reordering_window_apart(traffic: TrafficWithProbes, benc
     ids=["a chunk", "two"],
 )
 def test_unanswered_reports_are_limited(traffic: TrafficWithProbes, bench: Bench, chunks: int) -> None:
-    requests = 0
-    for _ in range(PACKETS_PER_REQUEST * (abi.REPORTS_KEPT * chunks + 3)):
-        advance(MS)
-        requests += len(traffic.send(CARRIERS[0])[1])
-    assert requests == abi.REPORTS_KEPT * chunks
+    most = abi.REPORTS_KEPT * chunks
+    assert len(traffic.carriers(CARRIERS[0], PACKETS_PER_REQUEST * (most + 3))) == most
     bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     assert len(traffic.send(CARRIERS[0])[1]) == 1
     # After a long time one more is sent: all earlier ones may be lost.
@@ -381,11 +373,9 @@ def test_requests_visit_usable_evs_in_order(traffic: TrafficWithProbes, bench: B
 def test_a_burst_counts_as_its_wire_packets(traffic: TrafficWithProbes, bench: Bench) -> None:
     bench.reports(H2)["requested_ns"] = now() - MS
     burst = IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes((PACKETS_PER_REQUEST - 1) * 1000))
-    sent, requests = traffic.send(burst, Gso("tcp4", 1000, 34))
-    assert (len(sent), len(requests)) == (1, 0)
-    assert int(bench.ev(H2, Ether(sent[0].data)[MRC].ev)["tx_packets"]) == PACKETS_PER_REQUEST - 1
-    sent, requests = traffic.send(IPV4 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(100)))
-    assert (len(sent), len(requests)) == (1, 1)
+    assert [len(found) for found in traffic.send(burst, Gso("tcp4", 1000, 34))] == [1, 0]
+    assert bench.tables.evs["tx_packets"][H2].sum() == PACKETS_PER_REQUEST - 1
+    assert [len(found) for found in traffic.send(CARRIERS[2])] == [1, 1]
 
 
 # ---- what pays for them ----
@@ -400,14 +390,8 @@ def test_without_budget_67_packets_and_134_bytes_per_byte_pay_for_a_request(
     request_bytes = 14 + 40 + 8 + 32 + 32 + COUNTS_BYTES  # Ethernet, IPv6, UDP, MRC, probe, and the report
     request_bytes += len(ETHERNET / packet) if len(ETHERNET / packet) <= KEPT_BYTES else 0
     bench.tables.clock["budget"] = HEALTH.idle_probes // 8
-    found = []
-    for n in range(1, 800):
-        advance(MS)
-        if traffic.send(packet)[1]:
-            found.append(n)
-        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     each = max(67, -(-134 * request_bytes // len(packet)))
-    assert found == list(range(each, 800, each))
+    assert traffic.carriers(packet, 2 * each + 1, answered=True) == [each, 2 * each]
     assert bench.tables.clock["budget"] == HEALTH.idle_probes // 8
 
 
@@ -416,72 +400,42 @@ def test_the_host_budget_pays_for_requests_that_traffic_does_not_cover(
     traffic: TrafficWithProbes, bench: Bench
 ) -> None:
     bench.tables.clock["budget"] = HEALTH.idle_probes // 8 + 2  # an eighth is reserved for the tick
-    found = []
-    for n in range(1, 4 * PACKETS_PER_REQUEST + 1):
-        advance(MS)
-        if traffic.send(CARRIERS[0])[1]:
-            found.append(n)
-    assert found == [PACKETS_PER_REQUEST, 2 * PACKETS_PER_REQUEST]
+    assert traffic.carriers(CARRIERS[0], 4 * PACKETS_PER_REQUEST) == [PACKETS_PER_REQUEST, 2 * PACKETS_PER_REQUEST]
     assert bench.tables.clock["budget"] == HEALTH.idle_probes // 8
 
 
 @without_timer_probes
-def test_requests_paid_by_traffic_are_counted(traffic: TrafficWithProbes, bench: Bench) -> None:
-    bench.tables.clock["budget"] = 0
-    set_paid(bench, 0)
-    packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1000))
-    for _ in range(67):
-        advance(MS)
-        traffic.send(packet)
-    assert bench.reports(H2)["report_seq"] == 1
-    assert struct.unpack("I", libbpf.lookup_elem(paid_map(bench), struct.pack("I", 0), 4) or b"") == (1,)
-
-
-@without_timer_probes
-def test_requests_paid_by_traffic_are_limited_between_ticks(traffic: TrafficWithProbes, bench: Bench) -> None:
+def test_requests_paid_by_traffic_are_counted_and_limited_between_ticks(
+    traffic: TrafficWithProbes, bench: Bench
+) -> None:
     """The limit, 1.5 times the rate of an idle host, keeps the CPU free for other work."""
     bench.tables.clock["budget"] = 0
     bench.tables.clock["refilled_ns"] = now() + 10_000 * MS  # no time has passed since the tick
-    set_paid(bench, 0)
-    packet = IPV4 / UDP(sport=1, dport=2) / Raw(bytes(1000))
-    for _ in range(6 * 67):
-        advance(MS)
-        bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
-        traffic.send(packet)
-    assert bench.reports(H2)["report_seq"] == 4
+    assert traffic.carriers(CARRIERS[1], 6 * 67, answered=True) == [67, 2 * 67, 3 * 67, 4 * 67]
+    assert libbpf.lookup_elem(bench.map_fd("mrc_paid"), bytes(4), 4) == struct.pack("I", 4)
 
 
 @pytest.mark.parametrize(("paid", "more"), [(0, 80), (30, 50), (60, 20), (90, 30), (900, 40)])
 def test_the_tick_subtracts_requests_paid_by_traffic_from_the_budget(bench: Bench, paid: int, more: int) -> None:
     """An idle host may send 80 in 20 ms; where traffic pays for more, the tick adds a third of that, at least 40."""
     bench.tables.peers["configured"] = 0  # the tick sends nothing
-    set_paid(bench, paid)
+    libbpf.update_elem(bench.map_fd("mrc_paid"), bytes(4), struct.pack("I", paid))
     bench.tables.clock["budget"], bench.tables.clock["refilled_ns"] = 0, now() - 20 * MS
     bench.dataplane.tick()
     assert more <= bench.tables.clock["budget"] <= more + 8  # 8: for the time that the test itself takes
 
 
-def paid_map(bench: Bench) -> int:
-    """Returns the descriptor of the map that counts requests paid by traffic."""
-    return bench.map_fd("mrc_paid")
-
-
-def set_paid(bench: Bench, number: int) -> None:
-    """Sets the number of requests paid by traffic since the last tick."""
-    libbpf.update_elem(paid_map(bench), struct.pack("I", 0), struct.pack("I", number))
-
-
 # ---- made of received packets ----
 
 
-ACK = IP(src="10.99.0.3", dst="10.99.0.1", id=9) / TCP(sport=2, dport=1, flags="A")
+ACK = ip(4, H2, H0, id=9) / TCP(sport=2, dport=1, flags="A")
 
 
 def requests_on_receipt(traffic: TrafficWithProbes, inlet: Tap, packet: Packet, **mrc: int) -> list[Frame]:
     """Delivers a packet of h2, asserts that the stack gets it unchanged, and returns the requests that go out."""
     inlet.send(traffic.bench.arriving("h2", 5, packet, **mrc))
     (frame,) = inlet.frames()
-    assert frame.data == bytes(Ether(src=wire_mac(1), dst=nic_mac(1)) / packet)
+    assert frame.data == popped(packet, 1)
     sent, requests = traffic.sent_packets()
     assert sent == []
     return requests
@@ -497,7 +451,7 @@ def push_packets(traffic: TrafficWithProbes, packets: int) -> None:
 @pytest.mark.parametrize("bench", [ONE_SECOND_GAP], indirect=True, ids=[""])
 @pytest.mark.parametrize("packet", [ACK, ACK / Raw(bytes(512 - 54))], ids=len)
 def test_a_received_acknowledgement_carries_a_request(traffic: TrafficWithProbes, bench: Bench, packet: Packet) -> None:
-    inlet = bench.attach_pop(1, "ipv4")
+    inlet = bench.attach_pop(1, 4)
     push_packets(traffic, PACKETS_PER_REQUEST)
     assert requests_on_receipt(traffic, inlet, packet) == []  # the gap is not over
     advance(1000 * MS)
@@ -508,13 +462,11 @@ def test_a_received_acknowledgement_carries_a_request(traffic: TrafficWithProbes
 
 
 @pytest.mark.parametrize("bench", [ONE_SECOND_GAP], indirect=True, ids=[""])
-@pytest.mark.parametrize(
-    "packet", [ACK / Raw(bytes(513 - 54)), IP(src="10.99.0.3", dst="10.99.0.1") / ICMP()], ids=["not small", "icmp"]
-)
+@pytest.mark.parametrize("packet", [ACK / Raw(bytes(513 - 54)), ip(4, H2, H0) / ICMP()], ids=["not small", "icmp"])
 def test_large_or_non_tcp_packets_received_carry_no_request(
     traffic: TrafficWithProbes, bench: Bench, packet: Packet
 ) -> None:
-    inlet = bench.attach_pop(1, "ipv4")
+    inlet = bench.attach_pop(1, 4)
     push_packets(traffic, PACKETS_PER_REQUEST)
     advance(1000 * MS)
     assert requests_on_receipt(traffic, inlet, packet) == []
@@ -525,7 +477,7 @@ def test_large_or_non_tcp_packets_received_carry_no_request(
 def test_a_received_acknowledgement_carries_no_request_before_enough_packets_were_sent(
     traffic: TrafficWithProbes, bench: Bench
 ) -> None:
-    inlet = bench.attach_pop(1, "ipv4")
+    inlet = bench.attach_pop(1, 4)
     push_packets(traffic, PACKETS_PER_REQUEST - 1)
     advance(1000 * MS)
     assert requests_on_receipt(traffic, inlet, ACK) == []

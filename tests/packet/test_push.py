@@ -2,9 +2,9 @@
 """Tests mrc_push: a packet of the stack in, the packet on the wire out."""
 
 import itertools
-import socket
 from collections import Counter
 
+import numpy as np
 import pytest
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
@@ -12,21 +12,28 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
 from labkit.traffic.wire import MRC
-from mrcd.kernel.pinned import prefix_key
+from mrcd.kernel.enums import EvState
 from tests.packet.clock import now, running
-from tests.packet.rig import ETHERNET, EVS, H0, H1, H2, H5, PLANES, SLOTS, Bench, all_encapsulations, datagram
+from tests.packet.packets import (
+    ETHERNET,
+    EVS,
+    H0,
+    H1,
+    H2,
+    H5,
+    PLANES,
+    SLOTS,
+    all_encapsulations,
+    datagram,
+    ip,
+    versions,
+)
+from tests.packet.rig import Bench, give_prefixes
 
 pytestmark = pytest.mark.root
 
-OWN = {
-    prefix_key(socket.inet_pton(family, address), length): H0
-    for family, address, length in ((socket.AF_INET, "10.99.0.1", 32), (socket.AF_INET6, "fd00:99::1", 128))
-}
-"""This host's own entries of the overlay trie."""
-
 
 def to_h2(version: int = 4, size: int = 100, tos: int = 0) -> Packet:
-    """Returns a packet to host h2."""
     return datagram(H0, H2, version, size, tos)
 
 
@@ -43,16 +50,14 @@ def pushed(bench: Bench, packet: Packet) -> tuple[int, MRC]:
 
 
 def spread(bench: Bench, packets: int) -> Counter[int]:
-    """Returns EV → packets, for a number of packets to h2."""
     return Counter(pushed(bench, to_h2())[0] for _ in range(packets))
 
 
 def per_plane(evs: Counter[int]) -> list[int]:
-    """Returns the packets of each plane."""
     return [sum(n for ev, n in evs.items() if ev // SLOTS == plane) for plane in range(PLANES)]
 
 
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 @all_encapsulations
 def test_pushed_bytes_equal_those_that_scapy_builds(bench: Bench, version: int) -> None:
     evs = [pushed(bench, to_h2(version))[0] for _ in range(EVS)]
@@ -62,26 +67,19 @@ def test_pushed_bytes_equal_those_that_scapy_builds(bench: Bench, version: int) 
 
 @all_encapsulations
 def test_a_peer_under_the_same_t0_has_one_path_per_plane(bench: Bench) -> None:
-    packet = IP(src="10.99.0.1", dst="10.99.0.2") / UDP() / b"x"
-    evs = Counter(pushed(bench, packet)[0] for _ in range(2 * PLANES))
+    evs = Counter(pushed(bench, datagram(H0, H1))[0] for _ in range(2 * PLANES))
     assert evs == {plane * SLOTS: 2 for plane in range(PLANES)}
 
 
 @pytest.mark.parametrize("tos", [0x00, 0x01, 0x02, 0x03, 0xB8, 0xBA, 0x2B, 0xFC, 0xFF])
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 def test_dscp_and_ecn_are_copied(bench: Bench, version: int, tos: int) -> None:
-    packet = to_h2(version, tos=tos)
-    _, out = bench.push(packet)
+    _, out = bench.push(to_h2(version, tos=tos))
     assert Ether(out)[IPv6].tc == tos
-    pushed(bench, packet)
 
 
 def test_an_empty_payload_and_options_are_carried(bench: Bench) -> None:
-    for packet in (
-        IP(src="10.99.0.1", dst="10.99.0.3", proto=59),
-        IP(src="10.99.0.1", dst="10.99.0.3", options=[("NOP"), ("NOP"), ("NOP"), ("EOL")]) / TCP() / b"x",
-        IPv6(src="fd00:99::1", dst="fd00:99::3", nh=59),
-    ):
+    for packet in (ip(proto=59), ip(options=[("NOP"), ("NOP"), ("NOP"), ("EOL")]) / TCP() / b"x", ip(6, nh=59)):
         pushed(bench, packet)
 
 
@@ -95,25 +93,20 @@ def test_all_evs_are_used_in_order_and_neighbours_use_different_planes(bench: Be
     assert planes == [i % PLANES for i in range(len(planes))]
 
 
-def test_the_replacement_comes_from_the_same_plane(bench: Bench) -> None:
-    bench.set_usable(H2, 9, False)  # plane 2, slot 1
-    evs = spread(bench, 12 * PLANES)
-    assert per_plane(evs) == [12, 12, 12, 12]
-    assert [evs[ev] for ev in (8, 9, 10, 11)] == [4, 0, 4, 4]
-
-
-def test_a_plane_with_one_ev_keeps_its_share(bench: Bench) -> None:
-    for ev in (4, 5, 7):
-        bench.set_usable(H2, ev, False)
-    evs = spread(bench, 8 * PLANES)
-    assert per_plane(evs) == [8, 8, 8, 8]
-    assert evs[6] == 8
-
-
-def test_a_plane_without_a_usable_ev_is_skipped(bench: Bench) -> None:
-    for ev in range(4, 8):
-        bench.set_usable(H2, ev, False)
-    assert per_plane(spread(bench, 12)) == [4, 0, 4, 4]
+@pytest.mark.parametrize(
+    ("unusable", "more"),
+    [
+        ([9], dict.fromkeys((8, 10, 11), 4)),
+        ([4, 5, 7], {6: 12}),
+        ([4, 5, 6, 7], dict.fromkeys((0, 1, 2, 3, *range(8, EVS)), 4)),
+    ],
+    ids=["an EV", "all but one EV of a plane", "a plane"],
+)
+def test_the_packets_of_unusable_evs_go_to_their_plane_or_else_to_all_others(
+    bench: Bench, unusable: list[int], more: dict[int, int]
+) -> None:
+    bench.set_state(H2, EvState.DENIED, *unusable)
+    assert spread(bench, 12 * PLANES) == {ev: more.get(ev, 3) for ev in range(EVS) if ev not in unusable}
 
 
 @pytest.mark.parametrize("plane", range(PLANES))
@@ -125,8 +118,7 @@ def test_a_plane_without_a_link_gets_no_packets(bench: Bench, side: str, plane: 
 
 
 def test_peers_have_rotations_of_their_own(bench: Bench) -> None:
-    other = IP(src="10.99.0.1", dst="10.99.0.6") / UDP()
-    turns = [(pushed(bench, to_h2())[0], pushed(bench, other)[0]) for _ in range(EVS)]
+    turns = [(pushed(bench, to_h2())[0], pushed(bench, datagram(H0, H5))[0]) for _ in range(EVS)]
     assert all(a == b for a, b in turns)
     assert {a for a, _ in turns} == set(range(EVS))
 
@@ -180,22 +172,21 @@ def dropped(bench: Bench, packet: Packet, reason: str) -> None:
     assert bench.counted() == before
 
 
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 @all_encapsulations
 def test_the_largest_packet_is_sent_and_one_byte_more_is_dropped(bench: Bench, version: int) -> None:
     size = bench.plan.inner_mtu - len(to_h2(version, size=0))
     pushed(bench, to_h2(version, size=size))
-    verdict, out = bench.push(to_h2(version, size=size))
-    assert (verdict, len(out)) == ("redirect", 14 + bench.config.cluster.mtu)
+    assert len(bench.push(to_h2(version, size=size))[1]) == 14 + bench.config.cluster.mtu
     dropped(bench, to_h2(version, size=size + 1), "too_big")
 
 
 @pytest.mark.parametrize(
     ("packet", "reason"),
     [
-        (IP(src="10.99.0.1", dst="10.99.0.4") / UDP(), "no_peer"),
-        (IP(src="10.99.0.1", dst="10.99.0.1") / UDP(), "no_peer"),
-        (IPv6(src="fd00:99::1", dst="fd00:99::4") / UDP(), "no_peer"),
+        (ip(to=3) / UDP(), "no_peer"),
+        (ip(to=H0) / UDP(), "no_peer"),
+        (ip(6, to=3) / UDP(), "no_peer"),
         (IPv6(src="fd00:99::1", dst="::a63:3") / UDP(), "no_peer"),
         (IPv6(src="fd00:99::1", dst="ff02::1") / UDP(), "no_peer"),
         (ARP(psrc="10.99.0.1", pdst="10.99.0.3", hwsrc="02:00:00:00:00:01"), "not_ip"),
@@ -208,10 +199,9 @@ def test_packets_to_no_peer_are_dropped(bench: Bench, packet: Packet, reason: st
 
 
 def test_packets_without_a_usable_ev_are_dropped(bench: Bench) -> None:
-    for ev in range(EVS):
-        bench.set_usable(H2, ev, False)
+    bench.set_state(H2, EvState.DENIED, *range(EVS))
     dropped(bench, to_h2(), "no_usable_ev")
-    pushed(bench, IP(src="10.99.0.1", dst="10.99.0.6") / UDP())  # other peers have usable EVs
+    pushed(bench, datagram(H0, H5))  # other peers have usable EVs
 
 
 @pytest.mark.parametrize(("here", "there"), [(0, 0xFFFF), (0b1111, 0), (0b0011, 0b1100)])
@@ -223,21 +213,19 @@ def test_packets_without_a_plane_with_both_links_are_dropped(bench: Bench, here:
 # ---- prefixes ----
 
 
-def test_the_longest_prefix_wins(bench: Bench) -> None:
-    def v4(text: str, length: int) -> bytes:
-        return prefix_key(bytes(map(int, text.split("."))), length)
+def receiver(bench: Bench, dst: str) -> int | None:
+    """Returns the host to which a packet goes."""
+    sent = bench.tables.evs["tx_packets"].sum(axis=1)
+    head = IPv6(src="fd00:99::1", dst=dst) if ":" in dst else IP(src="10.99.0.1", dst=dst)
+    verdict, _ = bench.push(head / UDP())
+    grown = np.flatnonzero(bench.tables.evs["tx_packets"].sum(axis=1) - sent).tolist()
+    assert (verdict, len(grown)) in (("redirect", 1), ("drop", 0))
+    return grown[0] if grown else None
 
-    v6 = bytes.fromhex("fd00009900020000")
-    wanted = {
-        v4("10.0.0.0", 8): H1,
-        v4("10.7.0.0", 16): H2,
-        v4("10.7.7.0", 24): H5,
-        v4("10.7.7.7", 32): H1,
-        prefix_key(v6 + bytes(8), 48): H2,
-        prefix_key(v6 + bytes(8), 64): H5,
-        prefix_key(v6 + bytes(7) + b"\x09", 128): H1,
-    }
-    bench.dataplane.set_prefixes(OWN | wanted)
+
+def test_the_longest_prefix_wins(bench: Bench) -> None:
+    wanted = {"10.0.0.0/8": H1, "10.7.0.0/16": H2, "10.7.7.0/24": H5, "10.7.7.7/32": H1}
+    give_prefixes(bench, wanted | {"fd00:99:2::/48": H2, "fd00:99:2::/64": H5, "fd00:99:2::9/128": H1})
     owners = {
         "10.8.0.1": H1,
         "10.7.8.1": H2,
@@ -249,48 +237,27 @@ def test_the_longest_prefix_wins(bench: Bench) -> None:
         "11.0.0.1": None,
         "fd00:99:3::1": None,
     }
-    for dst, owner in owners.items():
-        sent = bench.tables.evs["tx_packets"].sum(axis=1)
-        inner = IPv6(src="fd00:99::1", dst=dst) if ":" in dst else IP(src="10.99.0.1", dst=dst)
-        verdict, _ = bench.push(inner / UDP())
-        grown = bench.tables.evs["tx_packets"].sum(axis=1) - sent
-        assert verdict == ("drop" if owner is None else "redirect"), dst
-        assert [h for h, n in enumerate(grown) if n] == ([] if owner is None else [owner]), dst
+    assert {dst: receiver(bench, dst) for dst in owners} == owners
 
 
-@pytest.mark.parametrize("version", [4, 6])
-def test_a_change_of_the_trie_invalidates_the_destination_cache(bench: Bench, version: int) -> None:
-    dst = "10.99.0.3" if version == 4 else "fd00:99::3"
-    packet = (IP(src="10.99.0.1", dst=dst) if version == 4 else IPv6(src="fd00:99::1", dst=dst)) / UDP()
-    key = prefix_key(
-        socket.inet_pton(socket.AF_INET if version == 4 else socket.AF_INET6, dst), 32 if version == 4 else 128
-    )
-
-    def receiver() -> int:
-        sent = bench.tables.evs["tx_packets"].sum(axis=1)
-        assert bench.push(packet)[0] == "redirect"
-        return int((bench.tables.evs["tx_packets"].sum(axis=1) - sent).argmax())
-
-    assert [receiver() for _ in range(3)] == [H2] * 3
-    bench.dataplane.set_prefixes(OWN | {key: H1})
-    assert [receiver() for _ in range(3)] == [H1] * 3
-    bench.dataplane.set_prefixes({})
-    dropped(bench, packet, "no_peer")
-    bench.dataplane.set_prefixes(OWN | {key: H5})
-    assert [receiver() for _ in range(3)] == [H5] * 3
+@pytest.mark.parametrize("dst", ["10.99.0.3", "fd00:99::3"])
+def test_a_change_of_the_trie_invalidates_the_destination_cache(bench: Bench, dst: str) -> None:
+    for host in (H2, H1, None, H5):
+        if host is None:
+            bench.dataplane.set_prefixes({})
+        else:
+            give_prefixes(bench, {dst: host})
+        assert [receiver(bench, dst) for _ in range(3)] == [host] * 3
+    assert bench.drops() == {"no_peer": 3}
 
 
 def test_two_destinations_in_one_cache_slot_are_distinguished(bench: Bench) -> None:
     """The slot of dst_slot(): the last 12 bits of the address and the 12 before them, folded."""
-    first, second = "10.99.0.3", "10.99.16.2"
-    wanted = {prefix_key(socket.inet_aton(a), 32): h for a, h in ((first, H2), (second, H1))}
-    bench.dataplane.set_prefixes(OWN | wanted)
-    sent = bench.tables.evs["tx_packets"].sum(axis=1)
-    for _ in range(5):
-        for dst in (first, second):
-            assert bench.push(IP(src="10.99.0.1", dst=dst) / UDP())[0] == "redirect"
-    grown = bench.tables.evs["tx_packets"].sum(axis=1) - sent
-    assert {h: int(n) for h, n in enumerate(grown) if n} == {H1: 5, H2: 5}
+    give_prefixes(bench, {"10.99.16.2": H1})
+    assert [receiver(bench, dst) for _ in range(5) for dst in ("10.99.0.3", "10.99.16.2")] == [
+        H2,
+        H1,
+    ] * 5  # _ in range(5)] == [H2, H1] * 5
 
 
 # ---- real packets ----

@@ -6,13 +6,15 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from labkit.traffic.wire import ECT_0, MRC, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from labkit.traffic.wire import ECT_0, MRC, MRCCount, MRCProbe, MRCReport
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState
 from tests.packet.clock import MS, advance, now
+from tests.packet.packets import EVS, H1, H2, H5, PLANES, SLOTS, all_encapsulations
 from tests.packet.reports import patient
-from tests.packet.rig import EVS, H1, H2, H5, NEVER, PLANES, SLOTS, Bench, Setup, all_encapsulations
-from tests.packet.wires import Frame, Tap
+from tests.packet.rig import NEVER, Bench, Setup
+from tests.packet.ticks import requests
+from tests.packet.wires import Tap
 
 pytestmark = pytest.mark.root
 
@@ -24,80 +26,58 @@ def padded(bench: Bench, ev: int, content: Packet) -> Packet:
     return content / Raw(bytes(abi.SRH_MAX - int(bench.ev(H2, ev)["srh_len"])))
 
 
-def requests(wires: list[Tap]) -> list[tuple[int, Frame]]:
-    """Returns the requests found, each with its plane, by plane."""
-    found = [(plane, frame) for plane, wire in enumerate(wires) for frame in wire.frames()]
-    assert all(Ether(f.data)[MRC].type == PROBE_REQUEST for _, f in found)
-    return found
-
-
-def without_reports(found: list[tuple[int, Frame]]) -> list[tuple[int, Frame]]:
-    """Returns the requests without a report."""
-    return [(plane, f) for plane, f in found if not Ether(f.data)[MRCProbe].counts]
-
-
-def report_of(found: list[tuple[int, Frame]]) -> Packet:
-    """Returns the request for a report."""
-    (frame,) = (f for _, f in found if Ether(f.data)[MRCProbe].counts)
-    return Ether(frame.data)
+def evs(packets: list[Packet]) -> list[int]:
+    return [packet[MRC].ev for packet in packets]
 
 
 @all_encapsulations
-def test_a_sweep_sends_requests_on_every_ev_and_for_a_report(bench: Bench) -> None:
-    wires = bench.wires()
+def test_a_sweep_sends_requests_on_every_ev_and_for_a_report(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.node["status"] = abi.STATUS_DETACHED
     assert bench.dataplane.sweep(H2) == EVS + 1
-    found = requests(wires)
-    plain = without_reports(found)
-    assert [(plane, Ether(f.data)[MRC].ev) for plane, f in plain] == [(ev // SLOTS, ev) for ev in range(EVS)]
-    for number, (_, frame) in enumerate(plain, 1):
-        packet = Ether(frame.data)
-        ev, tx_ns = packet[MRC].ev, packet[MRC].tx_ns
-        assert tx_ns == now()
-        probe = padded(bench, ev, MRCProbe(seq=1, tx_ns=tx_ns, **bench.told()))
-        assert frame == Frame(bytes(bench.sent(H2, ev, probe, seq=number, tx_ns=tx_ns)))
-    report = report_of(found)
-    ev, tx_ns = report[MRC].ev, report[MRC].tx_ns
-    probe = MRCProbe(seq=2, tx_ns=tx_ns, report_seq=1, first=0, counts=EVS, **bench.told())
+    plain, (report,) = requests(wires)
+    assert evs(plain) == list(range(EVS))
+    for number, packet in enumerate(plain, 1):
+        probe = padded(bench, number - 1, MRCProbe(seq=1, tx_ns=now(), **bench.told()))
+        assert bytes(packet) == bytes(bench.sent(H2, number - 1, probe, seq=number, tx_ns=now()))
+    ev = report[MRC].ev
+    probe = MRCProbe(seq=2, tx_ns=now(), report_seq=1, first=0, counts=EVS, **bench.told())
     content = padded(bench, ev, probe / MRCReport(records=[MRCCount()] * EVS))
-    assert bytes(report) == bytes(bench.sent(H2, ev, content, seq=EVS + 1, tx_ns=tx_ns))
+    assert bytes(report) == bytes(bench.sent(H2, ev, content, seq=EVS + 1, tx_ns=now()))
     reports = bench.reports(H2)
-    assert (reports["report_seq"], reports["requested_ns"], reports["sent_ns"][1]) == (1, tx_ns, tx_ns)
+    assert (reports["report_seq"], reports["requested_ns"], reports["sent_ns"][1]) == (1, now(), now())
     assert bench.tables.evs["probe_seq"][H2].tolist() == [1 + (n == ev) for n in range(EVS)]
     assert not bench.tables.evs["probe_seq"][[H1, H5]].any()
     assert not bench.tables.evs["tx_packets"].any()
     assert bench.drops() == {}
 
 
-def test_probes_are_in_the_dscp_class_of_the_newest_packet_that_carried_one(bench: Bench) -> None:
-    wires = bench.wires()
+def test_probes_are_in_the_dscp_class_of_the_newest_packet_that_carried_one(bench: Bench, wires: list[Tap]) -> None:
     bench.reports(H2)["traffic_class"] = 0xB9
     bench.dataplane.sweep(H2)
-    assert {Ether(f.data)[IPv6].tc for _, f in requests(wires)} == {0xB8 | ECT_0}
+    plain, reports = requests(wires)
+    assert {packet[IPv6].tc for packet in plain + reports} == {0xB8 | ECT_0}
 
 
-def test_each_sweep_continues_the_sequence_numbers(bench: Bench) -> None:
+def test_each_sweep_continues_the_sequence_numbers(bench: Bench, wires: list[Tap]) -> None:
     """Those of the peer tell it which probes it has seen; those of each EV count losses."""
-    wires = bench.wires()
     sent = [0] * EVS
     for _ in range(3):
         advance(10 * MS)
         assert bench.dataplane.sweep(H2) == EVS + 1
-        for _, frame in sorted(requests(wires), key=lambda f: Ether(f[1].data)[MRC].seq):
-            packet = Ether(frame.data)
+        plain, reports = requests(wires)
+        for packet in sorted(plain + reports, key=lambda p: p[MRC].seq):
             sent[packet[MRC].ev] += 1
             assert (packet[MRC].seq, packet[MRCProbe].seq) == (sum(sent), sent[packet[MRC].ev])
     assert bench.tables.auths["sent"][H2] == sum(sent)
     assert bench.tables.evs["probe_seq"][H2].tolist() == sent
 
 
-def test_evs_that_are_not_due_are_not_probed(bench: Bench) -> None:
-    wires = bench.wires()
+def test_evs_that_are_not_due_are_not_probed(bench: Bench, wires: list[Tap]) -> None:
     due, not_due = [0, 3, 9], [n for n in range(EVS) if n not in (0, 3, 9)]
     bench.tables.path_stats["probe_after_ns"][H2, not_due] = now() + 3600 * 1000 * MS
     bench.tables.path_stats["probe_after_ns"][H2, due] = now()
     assert bench.dataplane.sweep(H2) == len(due) + 1
-    assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == due
+    assert evs(requests(wires)[0]) == due
     assert not bench.tables.path_stats["probe_ns"][H2, not_due[1:]].any()
 
 
@@ -127,8 +107,7 @@ def test_the_window_is_half_the_spread_of_round_trips_up_to_the_gap(
     assert bench.dataplane.sweep(H2) == EVS + 1
 
 
-def test_reports_are_requested_on_usable_evs_in_order(bench: Bench) -> None:
-    wires = bench.wires()
+def test_reports_are_requested_on_usable_evs_in_order(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.path_stats["probe_after_ns"][H2] = NEVER
 
     def ways(n: int) -> list[int]:
@@ -136,7 +115,7 @@ def test_reports_are_requested_on_usable_evs_in_order(bench: Bench) -> None:
         for _ in range(n):
             advance(10 * MS)
             assert bench.dataplane.sweep(H2) == 1
-            found.append(report_of(requests(wires))[MRC].ev)
+            found += evs(requests(wires)[1])
             bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]  # answered
         return found
 
@@ -149,27 +128,26 @@ def test_reports_are_requested_on_usable_evs_in_order(bench: Bench) -> None:
     assert {ev // SLOTS for ev in ways(EVS)} == {0, 3}
 
 
-def test_without_a_working_usable_ev_reports_are_requested_on_the_others(bench: Bench) -> None:
+def test_without_a_working_usable_ev_reports_are_requested_on_the_others(bench: Bench, wires: list[Tap]) -> None:
     """Planes 1 to 3 have healed, but are in hold-down, when plane 0 fails: only reports can show it."""
-    wires = bench.wires()
     bench.set_state(H2, EvState.ASSUMED_BAD, *range(SLOTS, EVS))
     ways = set()
     for _ in range(3 * EVS):
         advance(20 * MS)
         bench.dataplane.sweep(H2)
-        ways.add(report_of(requests(wires))[MRC].ev // SLOTS)
+        ways |= {ev // SLOTS for ev in evs(requests(wires)[1])}
     assert ways == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True)
 @pytest.mark.parametrize("answered", [True, False])
-def test_report_requests_visit_all_evs_of_a_partly_filled_table(bench: Bench, answered: bool) -> None:
-    wires, ways = bench.wires(), []
+def test_report_requests_visit_all_evs_of_a_partly_filled_table(bench: Bench, wires: list[Tap], answered: bool) -> None:
+    ways = []
     bench.tables.path_stats["probe_after_ns"][H2] = NEVER
     for _ in range(4 * EVS):
         advance(20 * MS)
         bench.dataplane.sweep(H2)
-        ways.append(report_of(requests(wires))[MRC].ev)
+        ways += evs(requests(wires)[1])
         if answered:
             bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     counts = [ways.count(64 * plane + slot) for plane in range(PLANES) for slot in range(SLOTS)]
@@ -177,40 +155,36 @@ def test_report_requests_visit_all_evs_of_a_partly_filled_table(bench: Bench, an
     assert max(counts) - min(counts) <= (0 if answered else 4), counts
 
 
-def test_without_a_usable_ev_no_report_is_requested(bench: Bench) -> None:
+def test_without_a_usable_ev_no_report_is_requested(bench: Bench, wires: list[Tap]) -> None:
     """The paths are still probed, since otherwise none could heal."""
-    wires = bench.wires()
     bench.peer(H2)["plane_mask"], bench.peer(H2)["usable"] = 0, 0
     assert bench.dataplane.sweep(H2) == EVS
-    assert len(without_reports(requests(wires))) == EVS
+    assert [len(found) for found in requests(wires)] == [EVS, 0]
     assert bench.reports(H2)["report_seq"] == 0
 
 
-def test_a_sweep_skips_planes_without_a_link(bench: Bench) -> None:
-    wires = bench.wires()
+def test_a_sweep_skips_planes_without_a_link(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.node["plane_mask"] = 0b1001
     assert bench.dataplane.sweep(H2) == 2 * SLOTS + 1
-    found = requests(wires)
-    assert {plane for plane, _ in found} == {0, 3}
-    assert all(Ether(f.data)[MRCProbe].plane_mask == 0b1001 for _, f in found)
-    assert not bench.tables.evs["probe_seq"][H2, SLOTS : 3 * SLOTS].any()
+    plain, reports = requests(wires)
+    assert {ev // SLOTS for ev in evs(plain + reports)} == {0, 3}
+    assert all(packet[MRCProbe].plane_mask == 0b1001 for packet in plain + reports)
 
 
-def test_a_sweep_of_a_peer_under_the_same_t0(bench: Bench) -> None:
-    wires = bench.wires()
+def test_a_sweep_of_a_peer_under_the_same_t0(bench: Bench, wires: list[Tap]) -> None:
     assert bench.dataplane.sweep(H1) == PLANES + 1
-    assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == [0, 4, 8, 12]
+    assert evs(requests(wires)[0]) == [0, 4, 8, 12]
 
 
 @pytest.mark.parametrize("host_id", [0, 3, 6, 2**32 - 1])
-def test_a_sweep_of_an_unknown_peer_sends_nothing(bench: Bench, host_id: int) -> None:
-    wires, before = bench.wires(), bench.counted()
+def test_a_sweep_of_an_unknown_peer_sends_nothing(bench: Bench, wires: list[Tap], host_id: int) -> None:
+    before = bench.counted()
     assert bench.dataplane.sweep(host_id) == 0
-    assert (requests(wires), bench.counted()) == ([], before)
+    assert (requests(wires), bench.counted()) == (([], []), before)
 
 
 @pytest.mark.parametrize(
-    ("first", "count", "evs"),
+    ("first", "count", "probed"),
     [
         (0, 0, range(EVS)),
         (3, 4, range(3, 7)),
@@ -219,31 +193,30 @@ def test_a_sweep_of_an_unknown_peer_sends_nothing(bench: Bench, host_id: int) ->
         (2**32 - 1, 1, [EVS - 1]),
     ],
 )
-def test_a_sweep_can_be_limited_to_some_evs(bench: Bench, first: int, count: int, evs: range | list[int]) -> None:
-    wires = bench.wires()
-    assert bench.dataplane.sweep(H2, first, count) == len(evs) + 1
-    assert [Ether(f.data)[MRC].ev for _, f in without_reports(requests(wires))] == list(evs)
+def test_a_sweep_can_be_limited_to_some_evs(
+    bench: Bench, wires: list[Tap], first: int, count: int, probed: range | list[int]
+) -> None:
+    assert bench.dataplane.sweep(H2, first, count) == len(probed) + 1
+    assert evs(requests(wires)[0]) == list(probed)
 
 
 @all_encapsulations
-def test_a_sweep_tags_the_vlan_plane_only(bench: Bench) -> None:
-    wires = bench.wires()
+def test_a_sweep_tags_the_vlan_plane_only(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.planes["vlan"][1] = 100
     assert bench.dataplane.sweep(H2) == EVS + 1
-    for plane, frame in requests(wires):
+    for plane, frame in ((plane, frame) for plane, wire in enumerate(wires) for frame in wire.frames()):
         assert frame.vlan == (100 if plane == 1 else None)
-        mrc, probe = (Ether(frame.data)[layer] for layer in (MRC, MRCProbe))
-        if not probe.counts:
+        mrc = Ether(frame.data)[MRC]
+        if not mrc[MRCProbe].counts:
             content = padded(bench, mrc.ev, MRCProbe(seq=1, tx_ns=mrc.tx_ns, **bench.told()))
             assert frame.data == bytes(bench.sent(H2, mrc.ev, content, seq=mrc.seq, tx_ns=mrc.tx_ns))
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True, ids=[""])
-def test_report_parts_are_requested_in_order(bench: Bench) -> None:
-    wires = bench.wires()
+def test_report_parts_are_requested_in_order(bench: Bench, wires: list[Tap]) -> None:
     bench.tables.path_stats["probe_after_ns"][H2] = NEVER
     for number in range(1, 5):
         advance(10 * MS)
         assert bench.dataplane.sweep(H2) == 1
-        probe = report_of(requests(wires))[MRCProbe]
+        probe = requests(wires)[1][0][MRCProbe]
         assert (probe.report_seq, probe.first, probe.counts) == (number, number % 2 * abi.REPORT_EVS, abi.REPORT_EVS)

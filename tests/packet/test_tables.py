@@ -22,7 +22,8 @@ from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.pinned import Tables, change_field, read_node
 from mrcd.kernel.verify import programs_of
-from tests.packet.rig import ALL_PLANES, H1, H2, H5, Setup
+from tests.packet.packets import ALL_PLANES, H1, H2, H5
+from tests.packet.rig import Setup
 from tests.packet.wires import Namespace, create_array, unmount
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes tables in the kernel"), pytest.mark.long]
@@ -30,7 +31,6 @@ pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes ta
 
 @pytest.fixture(autouse=True)
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loads only the program that these tests run: the others take the verifier a second."""
     libbpf.use_bcc()
     whole = libbpf.load_object
 
@@ -62,8 +62,8 @@ NAMES = {
 }
 
 
-def _start(bpffs: Path, evs: int = 16, *, commit: bool = True) -> Dataplane:
-    made = Dataplane(Setup(evs=evs).plan(), bpffs)
+def _start(bpffs: Path, evs: int = 16, encapsulation: Encapsulation = "usid", *, commit: bool = True) -> Dataplane:
+    made = Dataplane(Setup(encapsulation, evs=evs).plan(), bpffs)
     made.load()
     if commit:
         made.commit()
@@ -197,8 +197,7 @@ def test_unread_events_survive_a_restart(bpffs: Path) -> None:
 def test_pins_of_another_version_are_removed_after_the_takeover(bpffs: Path) -> None:
     first = _start(bpffs)
     first.close()
-    old = first.pins.parent / "abi1"
-    first.pins.rename(old)
+    old = first.pins.rename(first.pins.parent / "abi1")
     second = _start(bpffs, commit=False)
     assert second.fresh
     assert (old / "mrc_evs").exists()
@@ -265,9 +264,7 @@ def _known(tables: Tables, width: int) -> dict[int, EvState]:
 
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
 def test_tables_of_another_size_keep_the_states(bpffs: Path, encapsulation: Encapsulation) -> None:
-    first = Dataplane(_plan(encapsulation), bpffs)
-    first.load()
-    first.commit()
+    first = _start(bpffs, encapsulation=encapsulation)
     tables = _filled(first)
     _judge(first, tables)
     since = int(tables.evs["state_since_ns"][H2, 5])
@@ -339,7 +336,7 @@ def test_tables_of_another_version_are_read_by_their_own_layout(bpffs: Path, tmp
     new = _filled(second)
     row = 3  # another one than h2 has now: it is known by its addresses
     old["mrc_peers"]["address"][row] = new.peers["address"][H2]
-    for name, value in {"configured": 1, "heard_ns": 77, "plane_mask": 0b1101, "generation": 99}.items():
+    for name, value in (("configured", 1), ("heard_ns", 77), ("plane_mask", 0b1101), ("generation", 99)):
         old["mrc_peers"][name][row] = value
     for number, state in STATES.items():
         record = old["mrc_evs"][row * 16 + number :][:1].reshape(())
@@ -372,16 +369,13 @@ def test_unreadable_old_tables_do_not_prevent_a_start(bpffs: Path, caplog: pytes
 
 
 def _pin_array(path: Path, value_size: int, entries: int) -> None:
-    """A table of no known layout."""
     fd = create_array(value_size, entries)
     libbpf.pin(fd, path)
     os.close(fd)
 
 
 def test_a_table_with_another_value_size_is_not_used_again(bpffs: Path) -> None:
-    first = Dataplane(_plan(), bpffs)
-    first.load()
-    first.commit()
+    first = _start(bpffs)
     path = first.pins / "mrc_histograms"
     with libbpf.opened(path) as fd:
         before = btf.map_shape(fd)
@@ -400,10 +394,7 @@ def test_a_table_with_another_value_size_is_not_used_again(bpffs: Path) -> None:
 def test_an_object_of_another_version_is_refused_before_anything_is_touched(
     bpffs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Dataplane(_plan(), bpffs)
-    first.load()
-    first.commit()
-    first.close()
+    _start(bpffs).close()
 
     def pins() -> dict[str, int]:
         return {str(p): p.stat().st_ino for p in sorted(bpffs.rglob("*")) if not p.is_dir()}
@@ -417,7 +408,6 @@ def test_an_object_of_another_version_is_refused_before_anything_is_touched(
     assert "reinstall" in (refused.value.hint or "")
     assert pins() == before
     monkeypatch.undo()
-    again = Dataplane(_plan(), bpffs)  # the refused one has let go of the lock
-    again.load()
+    again = _start(bpffs)  # the refused one has let go of the lock
     assert not again.fresh
     again.close()

@@ -7,15 +7,16 @@ from itertools import count
 from typing import Any
 
 import pytest
-from scapy.layers.inet import IP, TCP, UDP
-from scapy.layers.inet6 import IPv6
+from scapy.layers.inet import TCP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from labkit.traffic.wire import DATA, MRC, PROBE_REQUEST
 from mrcd.config.cluster_file import Granularity
+from mrcd.kernel.enums import EvState
 from tests.packet.clock import MS, advance, now
-from tests.packet.rig import ETHERNET, H2, PLANES, SLOTS, Bench, Hook, Setup, both_hooks, give_prefixes, popped
+from tests.packet.packets import ETHERNET, EVS, H0, H2, SLOTS, both_hooks, ip, popped, versions
+from tests.packet.rig import Bench, Hook, Setup, give_prefixes
 from tests.packet.wires import Sender, Tap, until
 
 pytestmark = pytest.mark.root
@@ -24,8 +25,7 @@ pytestmark = pytest.mark.root
 # ---- ACK copies ----
 
 
-IPV4 = IP(src="10.99.0.1", dst="10.99.0.3", id=7, tos=0xB8)
-IPV6 = IPv6(src="fd00:99::1", dst="fd00:99::3", tc=2)
+IPV4, IPV6 = ip(tos=0xB8, id=7), ip(6, tos=2)
 QUIET = "probe_late_ms = 10000"
 LONG = Setup(health=QUIET, more="[overlay]\ndup_ack_us = 1000000\n")
 PORTS = count(20000)  # source ports: each packet starts a new flow
@@ -35,13 +35,11 @@ TIME, SACK = [*NOPS, ("Timestamp", (1, 2))], [*NOPS, ("SAck", (5, 9))]  # option
 long = pytest.mark.parametrize("bench", [LONG], indirect=True)
 
 
-def ack(ip: Packet = IPV4, payload: bytes = b"", **tcp: object) -> Packet:
-    """Returns a pure acknowledgement of a new flow."""
-    return ip / TCP(**{"sport": next(PORTS), "dport": 2, "flags": "A", "seq": 1, "ack": 5} | tcp) / Raw(payload)
+def ack(head: Packet = IPV4, payload: bytes = b"", **tcp: object) -> Packet:
+    return head / TCP(**{"sport": next(PORTS), "dport": 2, "flags": "A", "seq": 1, "ack": 5} | tcp) / Raw(payload)
 
 
 def ready(bench: Bench, granularity: Granularity = "burst") -> tuple[Sender, list[Tap]]:
-    """Returns the sender at mrc0 and the wires, while no report is due."""
     stack, wires = bench.attach_push(granularity), bench.wires()
     bench.attach_probe()
     bench.reports(H2)["requested_ns"] = now()
@@ -109,7 +107,7 @@ def test_an_acknowledgement_long_after_another_is_copied_again(bench: Bench) -> 
         (LONG, ack(options=SACK)),  # TCP counts these as duplicate ACKs
         (LONG, ack(IPV6, options=TIME + SACK)),
         (LONG, IPV4 / UDP(sport=1, dport=2)),
-        (LONG, IP(src="10.99.0.1", dst="10.99.0.3", frag=1, proto=6) / Raw(bytes(ack()[TCP]))),
+        (LONG, ip(frag=1, proto=6) / Raw(bytes(ack()[TCP]))),
         (Setup(health=QUIET, more="[overlay]\ndup_ack_us = 0\n"), ack()),
         (Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "pinned"\nports = [2]\n'), ack()),
         (Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "flowlet"\nports = [2]\n'), ack()),
@@ -164,16 +162,14 @@ def test_a_copied_acknowledgement_can_carry_a_request(bench: Bench) -> None:
 
 @long
 def test_with_one_usable_ev_both_copies_use_it(bench: Bench) -> None:
-    for number in range(1, PLANES * SLOTS):
-        bench.set_usable(H2, number, False)
+    bench.set_state(H2, EvState.DENIED, *range(1, EVS))
     assert out(bench, ready(bench), ack()) == [0, 0]
 
 
 @long
 def test_without_a_usable_ev_the_packet_is_dropped_once(bench: Bench) -> None:
     side = ready(bench)
-    for number in range(PLANES * SLOTS):
-        bench.set_usable(H2, number, False)
+    bench.set_state(H2, EvState.DENIED, *range(EVS))
     with pytest.raises(OSError, match="No buffer space"):  # the sender sees this error
         side[0].send(ETHERNET / ack())
     assert [f for wire in side[1] for f in wire.frames()] == []
@@ -190,17 +186,13 @@ TIMESTAMP = [*NOPS, ("Timestamp", (7, 8))]
 UNKNOWN = 253
 
 
-def gap_ack(number: int = 1000, options: Any = BLOCKS, version: int = 4, port: int = 5, source: int = 3) -> Packet:
-    """Returns an acknowledgement of h2's TCP with SACK blocks behind a gap."""
-    ip: Any = IP(src=f"10.99.0.{source}", dst="10.99.0.1")
-    if version == 6:
-        ip = IPv6(src=f"fd00:99::{source}", dst="fd00:99::1")
-    made: Packet = type(ip)(bytes(ip / TCP(sport=port, dport=6, flags="A", ack=number, options=options)))
+def gap_ack(number: int = 1000, options: Any = BLOCKS, version: int = 4, port: int = 5, source: int = H2) -> Packet:
+    head = ip(version, source, H0)
+    made: Packet = type(head)(bytes(head / TCP(sport=port, dport=6, flags="A", ack=number, options=options)))
     return made
 
 
 def seen(bench: Bench, packet: Packet, hook: Hook = "tc") -> bytes:
-    """Returns the packet as the stack receives it, from the IP header on."""
     verdict, out = bench.pop(hook, bench.arriving("h2", 0, packet), 0)
     assert verdict == "pass"
     return out[14:]
@@ -217,17 +209,15 @@ def with_sack_hidden(packet: Packet) -> bytes:
 
 
 @both_hooks
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 @pytest.mark.parametrize("options", [BLOCKS, TIMESTAMP + BLOCKS], ids=["sack", "timestamp"])
 def test_sack_blocks_are_hidden_while_planes_differ_in_delay(
     bench: Bench, version: int, options: Any, hook: Hook
 ) -> None:
     packet = gap_ack(options=options, version=version)
     bench.peer(H2)["plane_skew_ns"] = APART_NS
-    assert seen(bench, packet, hook) == with_sack_hidden(packet)
-    assert seen(bench, packet, hook) == with_sack_hidden(packet)
-    assert bench.rx(H2, 0)[0] == 2
-    assert bench.drops() == {}
+    assert [seen(bench, packet, hook) for _ in range(2)] == [with_sack_hidden(packet)] * 2
+    assert (bench.rx(H2, 0)[0], bench.drops()) == (2, {})
 
 
 def test_planes_of_equal_delay_hide_no_sack_blocks(bench: Bench) -> None:
@@ -238,10 +228,9 @@ def test_planes_of_equal_delay_hide_no_sack_blocks(bench: Bench) -> None:
 def test_a_lasting_gap_is_shown(bench: Bench) -> None:
     """The data is then lost: 1.5 × 10 ms after the gap was first seen, not sooner."""
     bench.peer(H2)["plane_skew_ns"] = 10_000_000
-    assert seen(bench, gap_ack(1200)) == with_sack_hidden(gap_ack(1200))
-    advance(15 * MS - 1)
-    assert seen(bench, gap_ack(1200)) == with_sack_hidden(gap_ack(1200))
-    advance(1)
+    for ns in (15 * MS - 1, 1):
+        assert seen(bench, gap_ack(1200)) == with_sack_hidden(gap_ack(1200))
+        advance(ns)
     assert seen(bench, gap_ack(1200)) == bytes(gap_ack(1200))
     assert seen(bench, gap_ack(1500)) == with_sack_hidden(gap_ack(1500))  # the next gap
 
@@ -255,12 +244,12 @@ def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
     assert seen(bench, gap_ack()) == bytes(gap_ack())
 
 
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 def test_flows_with_equal_ports_have_gaps_of_their_own(bench: Bench, version: int) -> None:
     """Two addresses, whose flows have the same ports; both have a gap."""
     give_prefixes(bench, {"10.99.0.4/32" if version == 4 else "fd00:99::4/128": H2})
     bench.peer(H2)["plane_skew_ns"] = 10_000_000
-    lost = [gap_ack(1000 * n, version=version, source=n) for n in (3, 4)]
+    lost = [gap_ack(1000 * n, version=version, source=n) for n in (H2, 3)]
     assert [seen(bench, packet) for packet in lost] == [with_sack_hidden(packet) for packet in lost]
     advance(16 * MS)
     assert [seen(bench, packet) for packet in lost] == [bytes(packet) for packet in lost]
@@ -279,7 +268,7 @@ OTHERS: list[Any] = [[], TIMESTAMP, NOPS * 2, [("MSS", 1400), *BLOCKS]]
 
 
 @pytest.mark.parametrize("options", OTHERS, ids=["none", "timestamp", "nops", "mss"])
-@pytest.mark.parametrize("version", [4, 6])
+@versions
 def test_other_packets_pass_unchanged(bench: Bench, version: int, options: Any) -> None:
     bench.peer(H2)["plane_skew_ns"] = APART_NS
     packet = gap_ack(options=options, version=version)

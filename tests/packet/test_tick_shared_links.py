@@ -9,10 +9,12 @@ import pytest
 from mrcd.kernel import abi, libbpf
 from mrcd.kernel.enums import EvState, Reason
 from tests.cluster_files import dual
-from tests.packet.reports import (
+from tests.packet.packets import EVS, H2, H5
+from tests.packet.reports import EVERY
+from tests.packet.rig import NEVER, Bench, Setup
+from tests.packet.ticks import (
     ASSUMED_BAD,
     DENIED,
-    EVERY,
     GOOD,
     fail_ev,
     postpone,
@@ -21,7 +23,6 @@ from tests.packet.reports import (
     run_tick,
     run_ticks,
 )
-from tests.packet.rig import EVS, H2, H5, NEVER, Bench, Setup
 from tests.packet.wires import Tap
 
 pytestmark = pytest.mark.root
@@ -48,32 +49,31 @@ def probes_of_other_peers(
     return [p for p in plain if p[0] != H2]
 
 
+def probes_after_failure(
+    bench: Bench, wires: list[Tap], answered: Collection[int] = (), lost: int = 0
+) -> list[tuple[int, int]]:
+    """Lets EV 6 of h2 fail before that."""
+    fail_ev(bench, 6, reason=Reason.OVERDUE)
+    return probes_of_other_peers(bench, wires, answered, lost)
+
+
 DECISION_MS = 10  # longer than REPLY_TIMEOUT_MIN_NS of bpf/neighbours.h
 SHARE = struct.Struct("3Q8I")  # struct mrc_t1_failure
 
 
 def h5_state(bench: Bench, ev: int) -> tuple[EvState, Reason]:
-    """Returns the state of an EV of h5 and the reason."""
     return EvState(bench.ev(H5, ev)["state"]), Reason(bench.ev(H5, ev)["reason"])
-
-
-def other_requests(wires: list[Tap]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Returns the plain requests sent to peers other than h2, and the receivers of requests for a report."""
-    plain, reports = probe_requests(wires)
-    return [p for p in plain if p[0] != H2], [r for r in reports if r != H2]
 
 
 EXPECTED_PROBES = [(H5, 6)] * 3 + [(H5, 7)]  # none to h1, which is under the same T0 as this host
 
 
 def test_a_failure_probes_a_peer_under_each_t0_and_a_control_ev(h2_bench: Bench, wires: list[Tap]) -> None:
-    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
-    assert probes_of_other_peers(h2_bench, wires) == EXPECTED_PROBES
+    assert probes_after_failure(h2_bench, wires) == EXPECTED_PROBES
 
 
 def test_an_ev_that_misses_its_probes_fails_when_the_control_ev_answers(h2_bench: Bench, wires: list[Tap]) -> None:
-    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
-    probes_of_other_peers(h2_bench, wires, [7])
+    probes_after_failure(h2_bench, wires, [7])
     assert h5_state(h2_bench, 6) == (ASSUMED_BAD, Reason.OVERDUE)
     assert h2_bench.usable(H5) == [ev for ev in EVERY if ev != 6]
     assert probes_by_kind(h2_bench)["retry"] > 0
@@ -81,11 +81,11 @@ def test_an_ev_that_misses_its_probes_fails_when_the_control_ev_answers(h2_bench
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_an_ev_that_answers_a_probe_stays_in_use(h2_bench: Bench, wires: list[Tap], lost: int) -> None:
-    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
-    probes_of_other_peers(h2_bench, wires, [6, 7], lost)
+    probes_after_failure(h2_bench, wires, [6, 7], lost)
     assert h5_state(h2_bench, 6)[0] == GOOD
     run_tick(h2_bench, 3)
-    assert other_requests(wires)[0] == ([(H5, 6)] if lost else [])  # what is unclear is asked of each peer
+    plain = [p for p in probe_requests(wires)[0] if p[0] != H2]
+    assert plain == ([(H5, 6)] if lost else [])  # what is unclear is asked of each peer
 
 
 def test_probes_sent_after_the_check_do_not_count_as_missing(h2_bench: Bench, wires: list[Tap]) -> None:
@@ -100,39 +100,35 @@ def test_probes_sent_after_the_check_do_not_count_as_missing(h2_bench: Bench, wi
 
 def test_a_silent_peer_is_not_probed_for_shared_failures(h2_bench: Bench, wires: list[Tap]) -> None:
     h2_bench.tables.watches["silent"][H5] = 1
-    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
-    assert probes_of_other_peers(h2_bench, wires) == []
+    assert probes_after_failure(h2_bench, wires) == []
     assert h5_state(h2_bench, 6)[0] == GOOD
 
 
 def test_without_any_answer_a_probe_and_a_report_request_go_to_every_peer(h2_bench: Bench, wires: list[Tap]) -> None:
-    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
-    probes_of_other_peers(h2_bench, wires)
+    probes_after_failure(h2_bench, wires)
     assert h5_state(h2_bench, 6)[0] == GOOD
     run_tick(h2_bench, 3)
-    assert other_requests(wires) == ([(H5, 6)], [H5])
+    plain, reports = probe_requests(wires)
+    assert ([p for p in plain if p[0] != H2], [r for r in reports if r != H2]) == ([(H5, 6)], [H5])
 
 
 def test_the_control_ev_is_one_in_use(h2_bench: Bench, wires: list[Tap]) -> None:
     h2_bench.set_state(H5, ASSUMED_BAD, 7)
     postpone(h2_bench, H5)
-    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
-    assert probes_of_other_peers(h2_bench, wires) == [(H5, 4), *[(H5, 6)] * 3]
+    assert probes_after_failure(h2_bench, wires) == [(H5, 4), *[(H5, 6)] * 3]
 
 
 @pytest.mark.parametrize("bench", [Setup(more=dual(H6, 1, 2))], indirect=True, ids=["usid"])
 def test_the_next_peer_replaces_one_that_is_being_probed_already(h2_bench: Bench, wires: list[Tap]) -> None:
     postpone(h2_bench, H6)
     h2_bench.path_stats(H5, 6)["probe_after_ns"] = NEVER
-    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
-    assert probes_of_other_peers(h2_bench, wires) == [(H5, 7), *[(H6, 6)] * 3, (H6, 7)]
+    assert probes_after_failure(h2_bench, wires) == [(H5, 7), *[(H6, 6)] * 3, (H6, 7)]
 
 
 def test_the_shared_path_is_found_under_another_ev_number(h2_bench: Bench, wires: list[Tap]) -> None:
     six, four = h2_bench.ev(H5, 6)["dst"].copy(), h2_bench.ev(H5, 4)["dst"].copy()
     h2_bench.ev(H5, 4)["dst"], h2_bench.ev(H5, 6)["dst"] = six, four
-    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
-    assert probes_of_other_peers(h2_bench, wires, [5]) == [(H5, 4)] * 3 + [(H5, 5)]
+    assert probes_after_failure(h2_bench, wires, [5]) == [(H5, 4)] * 3 + [(H5, 5)]
     assert h5_state(h2_bench, 4) == (ASSUMED_BAD, Reason.OVERDUE)
 
 
@@ -141,8 +137,7 @@ def test_a_shared_failure_takes_a_dead_ev_out_of_use_even_at_the_floor(
     h2_bench: Bench, wires: list[Tap], least: int
 ) -> None:
     h2_bench.peer(H5)["floor"] = least
-    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
-    probes_of_other_peers(h2_bench, wires, [7])
+    probes_after_failure(h2_bench, wires, [7])
     assert h5_state(h2_bench, 6)[0] == ASSUMED_BAD
     # Nothing arrives on EV 6, so the floor does not keep it.
     assert h2_bench.usable(H5) == [ev for ev in EVERY if ev != 6]
@@ -154,8 +149,7 @@ def test_a_lossy_ev_fills_the_floor_after_a_shared_failure(h2_bench: Bench, wire
     for ev in set(EVERY) - set(in_use):
         assert h2_bench.dataplane.set_state(H5, ev, ASSUMED_BAD, Reason.LOSS, [GOOD])
     postpone(h2_bench, H5)
-    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
-    probes_of_other_peers(h2_bench, wires, [7])
+    probes_after_failure(h2_bench, wires, [7])
     assert h5_state(h2_bench, 6)[0] == ASSUMED_BAD
     assert h2_bench.usable(H5) == [0, 4, 5, 7]
 
@@ -177,5 +171,4 @@ def test_other_peers_are_not_probed_without_a_new_dead_link(h2_bench: Bench, wir
 
 @pytest.mark.parametrize("bench", ["srh", "ecmp"], indirect=True)
 def test_srh_and_ecmp_have_no_shared_failures(h2_bench: Bench, wires: list[Tap]) -> None:
-    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
-    assert probes_of_other_peers(h2_bench, wires) == []
+    assert probes_after_failure(h2_bench, wires) == []

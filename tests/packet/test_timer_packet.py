@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet import TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
@@ -23,31 +23,28 @@ from mrcd.net import hooks
 from mrcd.net.messages import Link
 from mrcd.net.netlink import Netlink
 from tests.packet.clock import MS
+from tests.packet.packets import ETHERNET, EVS, H0, H2, all_encapsulations, datagram, ip
 from tests.packet.reports import BURST_PROBES
-from tests.packet.rig import ETHERNET, EVS, H2, Bench, Setup
+from tests.packet.rig import Bench, Setup, setup_of
 from tests.packet.wires import Frame, Gso, Sender, Tap, until
 from tests.packet.witness import run
 
 pytestmark = pytest.mark.root
 
-SMALL = IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=2) / b"small"
-BURST = (
-    IP(src="10.99.0.1", dst="10.99.0.3") / TCP(sport=1, dport=2, flags="A") / Raw(b"secret" * 3500),
-    Gso("tcp4", 1000, 34),
-)
+SMALL = datagram(H0, H2, size=5)
+BURST = (ip() / TCP(sport=1, dport=2, flags="A") / Raw(b"secret" * 3500), Gso("tcp4", 1000, 34))
 SWEEPS = 3
 TIMER = struct.Struct("3Q2I")  # struct mrc_timer
 TIMEOUT_MS = 2
 LOST_S = 0.021  # a timer packet that does not return for this long has ended
 HURRIED = 257
 MOST_DEBT = 128 * 67  # data packets that pay for the most probes at once
-all_encapsulations = pytest.mark.parametrize("bench", [Setup(s) for s in ("usid", "srh", "ecmp")], indirect=True)
 
 
 @pytest.fixture
 def bench(request: pytest.FixtureRequest, benches: Callable[[Setup], Bench]) -> Iterator[Bench]:
     """Host h0 with the kernel's clock: its timers and the pacing of the timer packet are in real time, too."""
-    with benches(replace(getattr(request, "param", Setup()), test_clock=False)).fresh() as b:
+    with benches(replace(setup_of(request), test_clock=False)).fresh() as b:
         yield b
 
 
@@ -65,7 +62,6 @@ class Stage:
         self.length = hooks.timer_packet_bytes(bench.tables.evs.shape[1], bench.plan.needs_srh)
 
     def pace(self, interval_ns: int = abi.TIMER_NS) -> None:
-        """Sets the interval of the timer packet."""
         run(lambda n: n.ensure_paced(self.link, self.length, interval_ns))
 
     def dense(self, packet: Packet = SMALL, gso: Gso | None = None, *, restart: bool = True) -> None:
@@ -111,7 +107,6 @@ class Stage:
         return sum(f.data[12:14] == b"\x88\xb5" and word in f.data for f in self.timer_end.frames())
 
     def look(self) -> list[Frame]:
-        """Returns the requests sent since the traffic ended."""
         for frame in (f for wire in self.wires for f in wire.frames()):
             seen = Ether(frame.data)
             assert seen[MRC].type in (DATA, PROBE_REQUEST)
@@ -120,7 +115,6 @@ class Stage:
         return self.requests
 
     def reports(self) -> list[Frame]:
-        """Returns those of them that request a report."""
         return [f for f in self.look() if Ether(f.data)[MRCProbe].counts]
 
     def stood_still(self) -> bool:
@@ -132,6 +126,11 @@ class Stage:
         late = [int(e["ns"]) - requested_ns for e in self.bench.dataplane.events() if e["ns"] > requested_ns]
         assert all(ns > 15 * MS for ns in late), late
         return bool(late)
+
+    def sweeps(self, packet: Packet = SMALL, gso: Gso | None = None) -> None:
+        """Sends traffic, and waits until the sweeps after its end are over."""
+        self.dense(packet, gso)
+        self.wait_until_swept()
 
     def wait_until_swept(self) -> None:
         """Waits until the last sweep's report is requested, and the packets before it on other planes are seen.
@@ -177,8 +176,7 @@ def well_formed(bench: Bench, frame: Frame) -> int:
 @all_encapsulations
 @pytest.mark.parametrize(("packet", "gso"), [(SMALL, None), BURST], ids=["small", "burst"])
 def test_after_a_flow_stops_every_ev_is_probed(stage: Stage, packet: Packet, gso: Gso | None) -> None:
-    stage.dense(packet, gso)
-    stage.wait_until_swept()
+    stage.sweeps(packet, gso)
     evs = Counter(well_formed(stage.bench, f) for f in stage.requests if not Ether(f.data)[MRCProbe].counts)
     assert evs == dict.fromkeys(range(EVS), SWEEPS)
     seqs = [Ether(f.data)[MRCProbe].report_seq for f in stage.reports()]
@@ -195,19 +193,16 @@ def test_after_a_flow_stops_every_ev_is_probed(stage: Stage, packet: Packet, gso
 @pytest.mark.parametrize("bench", [Setup("srh", evs=256), Setup(evs=256)], ids=["srh", "usid"], indirect=True)
 def test_the_timer_packet_fits_mrc0_at_the_smallest_mtu(stage: Stage) -> None:
     with stage.mtu(stage.bench.plan.inner_mtu):
-        stage.dense()
-        stage.wait_until_swept()
+        stage.sweeps()
     assert stage.passes() > 0
 
 
 @pytest.mark.parametrize("bench", [Setup(evs=256)], indirect=True)
 def test_an_early_timer_packet_ends_no_sweep(stage: Stage) -> None:
     """After a pause some return at once, and a sweep may take long: the next is due half an interval after its end."""
-    stage.pace(
-        abi.TIMER_NS // 4 + 5000
-    )  # the second packet after a sweep's start then returns just when the next would be due
-    stage.dense()
-    stage.wait_until_swept()
+    # The second packet after a sweep's start then returns just when the next would be due.
+    stage.pace(abi.TIMER_NS // 4 + 5000)
+    stage.sweeps()
 
 
 def test_without_a_returning_timer_packet_the_daemon_is_woken(stage: Stage) -> None:
@@ -229,8 +224,7 @@ def test_traffic_restarts_an_ended_timer_packet_at_once(stage: Stage) -> None:
 
 
 def test_sweeps_follow_the_idle_timeout_one_timer_interval_apart(stage: Stage) -> None:
-    stage.dense()
-    stage.wait_until_swept()
+    stage.sweeps()
     times = sorted(Ether(f.data)[MRC].tx_ns for f in stage.reports())
     reports = stage.bench.reports(H2)
     assert times[0] - int(reports["sent_ns"][int(reports["report_seq"] - SWEEPS) % abi.REPORT_SLOTS]) >= TIMEOUT_MS * MS
@@ -239,8 +233,7 @@ def test_sweeps_follow_the_idle_timeout_one_timer_interval_apart(stage: Stage) -
 
 def test_without_a_probe_budget_only_reports_are_requested(stage: Stage) -> None:
     stage.bench.reports(H2)["unpaid_packets"] = MOST_DEBT
-    stage.dense()
-    stage.wait_until_swept()
+    stage.sweeps()
     assert len(stage.requests) == SWEEPS
     assert stage.bench.reports(H2)["unpaid_packets"] == MOST_DEBT
 
@@ -268,8 +261,7 @@ def test_without_budget_and_data_nothing_is_requested(stage: Stage) -> None:
 
 def test_evs_in_backoff_are_not_probed(stage: Stage) -> None:
     stage.bench.tables.path_stats["probe_after_ns"][H2, 1:] = 2**63
-    stage.dense()
-    stage.wait_until_swept()
+    stage.sweeps()
     assert [Ether(f.data)[MRC].ev for f in stage.requests if not Ether(f.data)[MRCProbe].counts] == [0] * SWEEPS
 
 
@@ -312,14 +304,8 @@ def test_an_unpaced_timer_packet_does_not_spin(stage: Stage) -> None:
 def test_without_pacing_the_daemon_is_woken(stage: Stage) -> None:
     stage.bench.tables.node["timer_ifindex"] = 0
     stage.dense()
-    found: list[int] = []
-
-    def told() -> bool:
-        found.extend(stage.bench.dataplane.events()["ev"].tolist())
-        return bool(found)
-
-    until("an event", told)
-    assert found == [abi.EVENT_IDLE_TIMEOUT]
+    until("an event", lambda: len(stage.bench.tables.unread_events()) > 0)
+    assert stage.bench.events()["ev"].tolist() == [abi.EVENT_IDLE_TIMEOUT]
     assert (stage.look(), stage.passes()) == ([], 0)
 
 
@@ -334,7 +320,7 @@ def test_other_packets_do_not_circulate(stage: Stage) -> None:
     stage.dense()
     until("it circulates", lambda: bool(stage.passes()))
     stage.dense(restart=False)  # and continues
-    stage.timer_end.send(Ether(src="02:00:00:00:02:00", dst="02:00:00:00:02:01", type=0x88B5) / Raw(b"unknown" * 40))
+    stage.timer_end.send(Ether(src=ETHERNET.src, dst=ETHERNET.dst, type=0x88B5) / Raw(b"unknown" * 40))
     came: list[bytes] = []
 
     def own_packet_circulates() -> bool:

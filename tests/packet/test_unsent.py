@@ -8,25 +8,21 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet import TCP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from labkit.traffic.wire import DATA, MRC
 from tests.packet.clock import now
+from tests.packet.packets import ETHERNET, EVS, H0, H2, PLANES, SLOTS, datagram, ip
 from tests.packet.reports import LAGGING, Reporter, state
-from tests.packet.rig import ETHERNET, EVS, H2, PLANES, SLOTS, Bench
+from tests.packet.rig import Bench
 from tests.packet.wires import ETH_P_ALL, Gso, Sender, Tap
 
 pytestmark = pytest.mark.root
 
-SMALL, LARGE, LONG = (
-    IP(src="10.99.0.1", dst="10.99.0.3") / UDP(sport=1, dport=2) / Raw(bytes(n)) for n in (10, 900, 1300)
-)
-BURST = (
-    IP(src="10.99.0.1", dst="10.99.0.3") / TCP(sport=1, dport=2, flags="A") / Raw(bytes(10_000)),
-    Gso("tcp4", 1000, 34),
-)
+SMALL, LARGE, LONG = (datagram(H0, H2, size=n) for n in (10, 900, 1300))
+BURST = (ip() / TCP(sport=1, dport=2, flags="A") / Raw(bytes(10_000)), Gso("tcp4", 1000, 34))
 SEGMENTS = 10
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
 NO_ROOM = ("bfifo", "limit", "700")  # bytes: longer packets are dropped
@@ -46,7 +42,6 @@ def tc(what: str, *qdisc: str) -> None:
 
 
 def arrived(wires: list[Tap]) -> Counter[int]:
-    """Returns EV → data packets on the wire."""
     mrcs = [Ether(f.data)[MRC] for wire in wires for f in wire.frames()]
     return Counter(m.ev for m in mrcs if m.type == DATA)
 

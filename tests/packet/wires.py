@@ -36,7 +36,6 @@ libc = ct.CDLL(None, use_errno=True)
 
 
 def until(what: str, met: Callable[[], bool]) -> None:
-    """Waits for a condition, up to the deadline."""
     deadline = time.monotonic() + SECONDS
     while not met():
         assert time.monotonic() < deadline, f"still not so after {SECONDS} s: {what}"
@@ -47,13 +46,11 @@ def until(what: str, met: Callable[[], bool]) -> None:
 
 
 def call(what: str, result: int) -> None:
-    """Raises if a call of libc has failed."""
     if result:
         raise KernelError(what, ct.get_errno())
 
 
 def unmount(path: Path) -> None:
-    """Unmounts a file system of a test."""
     call(f"unmount {path}", libc.umount2(os.fsencode(path), _MNT_DETACH))
 
 
@@ -89,11 +86,9 @@ class Namespace:
             return subprocess.run(["ip", *args], capture_output=True, text=True, check=True, timeout=10).stdout
 
     def json(self, *args: str) -> Any:
-        """Returns iproute2's JSON as data."""
         return json.loads(self.ip("-j", *args) or "[]")
 
     def close(self) -> None:
-        """Closes the namespace, and asserts that no process is left in it."""
         others = Path("/proc").glob("[0-9]*/ns/net")
         is_left = self.inode in map(_inode, others)
         os.close(self.fd)  # not before, because another worker's namespace may get the inode then
@@ -105,8 +100,6 @@ class Namespace:
 
 @dataclass(frozen=True)
 class Frame:
-    """A received frame. The VLAN tag is beside the bytes."""
-
     data: bytes
     vlan: int | None = None
     kind: int = socket.PACKET_HOST  # as the stack classifies it: to this host, to another, …
@@ -131,7 +124,6 @@ class Gso:
 
 
 def changed(frame: Packet, layer: type[Packet], **fields: Any) -> Packet:
-    """Returns a copy of a frame in which one layer has other fields."""
     copy = frame.copy()
     for name, value in fields.items():
         setattr(copy[layer], name, value)
@@ -139,13 +131,10 @@ def changed(frame: Packet, layer: type[Packet], **fields: Any) -> Packet:
 
 
 class Sender:
-    """Sends frames on an interface, unchanged."""
-
     def __init__(self, interface: str) -> None:
         self._out = _packet_socket(interface, 0)
 
     def send(self, frame: Packet | bytes, gso: Gso | None = None) -> None:
-        """Sends a frame, or a whole burst."""
         data = bytes(frame)
         if gso is not None:
             data = gso.header(data) + data
@@ -159,7 +148,6 @@ class Sender:
             pytest.skip("this kernel takes no bursts of UDP from packet sockets (Linux 6.2)")
 
     def close(self) -> None:
-        """Closes the socket."""
         self._out.close()
 
 
@@ -212,7 +200,6 @@ class Tap(Sender):
         self._in.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
     def close(self) -> None:
-        """Closes both ends."""
         self._in.close()
         super().close()
 
@@ -255,6 +242,5 @@ needs_tcx = pytest.mark.skipif(not HAS_TCX, reason="this kernel has no TCX (Linu
 
 
 def create_array(value_size: int, entries: int) -> int:
-    """Returns the descriptor of a new array map of no known layout."""
     sizes = (ct.c_uint32(n) for n in (4, value_size, entries))
     return libbpf.check("create", libbpf.lib().bpf_map_create(2, b"some", *sizes, None))

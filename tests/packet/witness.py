@@ -73,7 +73,6 @@ def _sockets() -> int:
 
 
 def run(work: Callable[[Netlink], Awaitable[T]]) -> T:
-    """Runs `work` with an open Netlink, in a bounded time."""
 
     async def bounded() -> T:
         async with asyncio.timeout(2 * SECONDS), Netlink() as netlink:
@@ -83,7 +82,6 @@ def run(work: Callable[[Netlink], Awaitable[T]]) -> T:
 
 
 async def eventually(what: str, check: Callable[[], Awaitable[object]], limit_s: float = SECONDS) -> None:
-    """Waits for a condition, up to a deadline."""
     deadline = time.monotonic() + limit_s
     while not await check():
         assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
@@ -91,12 +89,10 @@ async def eventually(what: str, check: Callable[[], Awaitable[object]], limit_s:
 
 
 def sync(*routes: Route) -> list[str]:
-    """Makes these the routes of mrcd. Returns the changes."""
     return run(lambda n: sync_on(n, routes))
 
 
 async def sync_on(netlink: Netlink, routes: Sequence[Route]) -> list[str]:
-    """Does the same on an open socket."""
     keeper = RouteKeeper(netlink)
     await keeper.read_routes()
     return await keeper.set_routes(RouteKeeper.FABRIC, routes) + await keeper.remove_others()
@@ -116,7 +112,6 @@ def ensure(mtu: int = 9020, gso_max_size: int = 65455) -> tuple[int, int]:
 
 
 def ifindex(ns: Namespace, name: str) -> int:
-    """Returns the number of an interface."""
     return int(ns.json("link", "show", name)[0]["ifindex"])
 
 
