@@ -67,27 +67,28 @@ static __always_inline int skips_turn(struct mrc_ev *ev, __u32 index, struct mrc
 		if (stats && !stats->lag_ns)
 			return __sync_val_compare_and_swap(&ev->state, MRC_EV_SKIP, MRC_EV_GOOD) == MRC_EV_SKIP;
 	}
-	return ev->weight < MRC_WEIGHT_FULL && rotation->turns++ % MRC_WEIGHT_FULL >= ev->weight;
+	return ev->weight < MRC_WEIGHT_FULL && !takes_turn(rotation->turns++, ev->weight);
 }
 
-/* Return the slot of the next EV of this plane that takes its turn, after one that skipped it. */
+/* Return the slot that takes the turn of an EV that skipped it: the next in its plane of full weight. NO_SLOT if there
+ * is none near: the turn is another plane's then, so that a plane that returns as a whole has the share of its ramp.
+ */
 static __noinline __u32 next_unskipped_slot(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id,
 					    __u32 plane, __u32 slot)
 {
 	struct mrc_ev *ev;
-	__u32 index, next, i;
+	__u32 index, i;
 
 	for (i = 1; i < SKIPS_MAX; i++) {
-		next = usable_slot(peer, plane, slot + 1);
-		if (next == NO_SLOT) /* another CPU has just withdrawn the last usable EV */
+		slot = usable_slot(peer, plane, slot + 1);
+		if (slot == NO_SLOT) /* another CPU has just withdrawn the last usable EV */
 			break;
-		slot = next;
 		index = ev_index(host_id, plane * settings.evs_per_plane + slot);
 		ev = ev_at(index);
-		if (!ev || !skips_turn(ev, index, rotation))
-			break;
+		if (!ev || (ev->weight == MRC_WEIGHT_FULL && !skips_turn(ev, index, rotation)))
+			return slot;
 	}
-	return slot;
+	return NO_SLOT;
 }
 
 /* Find the first plane, in turn from `plane` on, that has a usable EV: at or after slots[plane], or after `slot` if
@@ -153,6 +154,35 @@ static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u6
 	pace->sent_ns[plane & (MRC_MAX_PLANES - 1)] = now;
 }
 
+/* Let another EV take the turn of one that skipped it: of its plane, or of the next that does not skip it. With none,
+ * the EV takes it.
+ */
+static __noinline void pass_turn(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id, __u32 plane_mask,
+				 struct choice *out)
+{
+	struct choice next = *out;
+	struct mrc_ev *ev;
+	__u32 i, slot, index;
+
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		slot = next_unskipped_slot(peer, rotation, host_id, next.plane, next.slot);
+		if (slot != NO_SLOT) {
+			out->plane = next.plane;
+			out->slot = slot;
+			return;
+		}
+		plane_mask &= ~(1u << (next.plane & 31));
+		if (!next_usable(peer, plane_mask, next.plane + 1, rotation->slot, 0, &next))
+			return;
+		index = ev_index(host_id, next.plane * settings.evs_per_plane + next.slot);
+		ev = ev_at(index);
+		if (!ev || !skips_turn(ev, index, rotation)) {
+			*out = next;
+			return;
+		}
+	}
+}
+
 /* Choose the EV of the next packet, and advance the rotation. Returns 0 if there is none. */
 static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now,
 				     struct mrc_rotation *rotation, struct choice *out)
@@ -168,11 +198,11 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) &&
 	    !set_choice(any_usable(peer, all_planes), out))
 		return 0;
-	plane = out->plane & (MRC_MAX_PLANES - 1);
-	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);
+	index = ev_index(host_id, out->plane * settings.evs_per_plane + out->slot);
 	ev = ev_at(index);
 	if (ev && skips_turn(ev, index, rotation))
-		out->slot = next_unskipped_slot(peer, rotation, host_id, plane, out->slot);
+		pass_turn(peer, rotation, host_id, plane_mask, out);
+	plane = out->plane & (MRC_MAX_PLANES - 1);
 	if (peer->queued)
 		note_sent(host_id, plane, out->packets, now);
 	rotation->slot[plane] = out->slot + 1;
