@@ -290,6 +290,14 @@ static inline __u32 ramp_weight(__u64 elapsed_ns, __u64 ramp_ns)
 	return step < 3 ? 1u << step : MRC_WEIGHT_FULL;
 }
 
+/* Return 1 if the turn of this number is one that an EV of this weight takes. Turns are scattered by multiples of the
+ * golden ratio, because EVs on their ramp count turns together: an EV that sees every n-th gets its share for any n.
+ */
+static inline int takes_turn(__u16 number, __u32 weight)
+{
+	return (__u16)(number * 40503u) * MRC_WEIGHT_FULL >> 16 < weight;
+}
+
 /* Return the time to the next probe of an EV whose newest `unanswered` probes in a row have no answer. */
 static inline __u64 backoff_ns(__u32 unanswered, __u32 first_us, __u32 most_us)
 {

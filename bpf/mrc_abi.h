@@ -348,10 +348,10 @@ struct mrc_rotation {
 	__u16 slot[MRC_MAX_PLANES]; /* the next EV of each plane */
 	/* Wire packets pushed since this CPU last requested a report; at most MRC_UNPROBED_MAX and one burst. */
 	__u16 unprobed;
-	__u8 turns; /* of EVs whose weight is not full; wraps */
-	__u8 data; /* 1 = since then the CPU pushed more than ACKs */
+	__u16 turns; /* of EVs whose weight is not full; wraps */
 	__u32 unprobed_bytes; /* inner bytes pushed since then */
-	__u32 denied; /* 1 = since then a report was due, but the probe budget was spent */
+	__u16 data; /* 1 = since then the CPU pushed more than ACKs */
+	__u16 denied; /* 1 = since then a report was due, but the probe budget was spent */
 };
 _Static_assert(sizeof(struct mrc_rotation) == 32, "mrc_rotation never straddles two cache lines");
 

@@ -58,36 +58,37 @@ static __always_inline __u32 slot_from(const struct mrc_peer *peer, __u32 plane,
 	return is_usable(peer, plane * settings.evs_per_plane + from) ? from : usable_slot(peer, plane, from);
 }
 
-/* Return 1 if an EV skips its turn: a congested EV once, an EV on its ramp most times at first. */
-static __always_inline int skips_turn(struct mrc_ev *ev, __u32 index, struct mrc_rotation *rotation)
+/* Return 1 if a congested EV skips its turn: it does so once. */
+static __always_inline int skips_once(struct mrc_ev *ev, __u32 index)
 {
-	if (ev->state == MRC_EV_SKIP) {
-		const struct mrc_path_stats *stats = path_stats_at(index);
+	const struct mrc_path_stats *stats;
 
-		if (stats && !stats->lag_ns)
-			return __sync_val_compare_and_swap(&ev->state, MRC_EV_SKIP, MRC_EV_GOOD) == MRC_EV_SKIP;
-	}
-	return ev->weight < MRC_WEIGHT_FULL && rotation->turns++ % MRC_WEIGHT_FULL >= ev->weight;
+	if (ev->state != MRC_EV_SKIP)
+		return 0;
+	stats = path_stats_at(index);
+	return stats && !stats->lag_ns &&
+	       __sync_val_compare_and_swap(&ev->state, MRC_EV_SKIP, MRC_EV_GOOD) == MRC_EV_SKIP;
 }
 
-/* Return the slot of the next EV of this plane that takes its turn, after one that skipped it. */
-static __noinline __u32 next_unskipped_slot(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id,
-					    __u32 plane, __u32 slot)
+/* Return the first slot of a plane, at or after `slot`, whose EV has full weight and does not skip its turn. Returns
+ * NO_SLOT if there is none near.
+ */
+__noinline __u32 unskipped_slot(const struct mrc_peer *peer, __u32 host_id, __u32 plane, __u32 slot)
 {
 	struct mrc_ev *ev;
-	__u32 index, next, i;
+	__u32 index, i;
 
-	for (i = 1; i < SKIPS_MAX; i++) {
-		next = usable_slot(peer, plane, slot + 1);
-		if (next == NO_SLOT) /* another CPU has just withdrawn the last usable EV */
+	for (i = 1; peer && i < SKIPS_MAX; i++) {
+		slot = usable_slot(peer, plane, slot);
+		if (slot == NO_SLOT)
 			break;
-		slot = next;
 		index = ev_index(host_id, plane * settings.evs_per_plane + slot);
 		ev = ev_at(index);
-		if (!ev || !skips_turn(ev, index, rotation))
-			break;
+		if (ev && ev->weight >= MRC_WEIGHT_FULL && !skips_once(ev, index))
+			return slot;
+		slot++;
 	}
-	return slot;
+	return NO_SLOT;
 }
 
 /* Find the first plane, in turn from `plane` on, that has a usable EV: at or after slots[plane], or after `slot` if
@@ -153,11 +154,31 @@ static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u6
 	pace->sent_ns[plane & (MRC_MAX_PLANES - 1)] = now;
 }
 
+/* Let another EV take the turn of one that skipped it: of its plane, or of the next plane that has one of full weight,
+ * so that a plane that returns as a whole has the share of its ramp. With none, the EV takes its turn itself.
+ */
+static __noinline __u32 pass_turn(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id,
+				  __u32 plane_mask, __u32 number)
+{
+	__u32 plane = number / settings.evs_per_plane, from = number % settings.evs_per_plane + 1, i, slot;
+
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		slot = plane_mask & (1u << plane) ? unskipped_slot(peer, host_id, plane, from) : NO_SLOT;
+		if (slot != NO_SLOT)
+			return plane * settings.evs_per_plane + slot;
+		plane++;
+		plane &= less_mask(plane, settings.planes); /* the first plane follows the last */
+		plane &= MRC_MAX_PLANES - 1; /* for the verifier */
+		from = rotation->slot[plane];
+	}
+	return number;
+}
+
 /* Choose the EV of the next packet, and advance the rotation. Returns 0 if there is none. */
 static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32 plane_mask, __u64 now,
 				     struct mrc_rotation *rotation, struct choice *out)
 {
-	__u32 plane, index, all_planes = plane_mask;
+	__u32 plane, number, index, all_planes = plane_mask;
 	struct mrc_ev *ev;
 
 	if (!rotation->plane)
@@ -168,11 +189,13 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) &&
 	    !set_choice(any_usable(peer, all_planes), out))
 		return 0;
-	plane = out->plane & (MRC_MAX_PLANES - 1);
-	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);
+	number = out->plane * settings.evs_per_plane + out->slot;
+	index = ev_index(host_id, number);
 	ev = ev_at(index);
-	if (ev && skips_turn(ev, index, rotation))
-		out->slot = next_unskipped_slot(peer, rotation, host_id, plane, out->slot);
+	if (ev && (skips_once(ev, index) ||
+		   (ev->weight < MRC_WEIGHT_FULL && !takes_turn(rotation->turns++, ev->weight))))
+		set_choice(pass_turn(peer, rotation, host_id, plane_mask, number), out);
+	plane = out->plane & (MRC_MAX_PLANES - 1);
 	if (peer->queued)
 		note_sent(host_id, plane, out->packets, now);
 	rotation->slot[plane] = out->slot + 1;

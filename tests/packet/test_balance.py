@@ -269,7 +269,8 @@ def test_the_same_marks_count_once(bench: Bench) -> None:
 def test_a_plane_with_congestion_on_all_evs_stays_in_use(bench: Bench) -> None:
     marked(bench, 4, 5, 6, 7)
     sent = bench.spread(4 * PLANES)
-    assert [sum(sent[p * 4 : p * 4 + 4]) for p in range(PLANES)] == [4] * PLANES
+    # Its EVs skip one turn each, at a packet that another plane gets.
+    assert sorted(sum(sent[p * 4 : p * 4 + 4]) for p in range(PLANES)) == [3, *[4] * (PLANES - 2), 5]
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in range(4, 8))
 
 
