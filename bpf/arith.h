@@ -25,6 +25,7 @@
 #define NS_PER_US 1000ULL
 #define NS_PER_MS 1000000ULL
 #define NS_PER_S 1000000000ULL
+#define PACED_MAX_NS (10 * NS_PER_S) /* horizon of fq: it holds no packet for longer (net/sched/sch_fq.c) */
 #define PPM 1000000 /* parts per million in one */
 
 #define QUEUE_DELAY_NS 500000 /* more extra delay than this is a queue or a longer path; less may come from the hosts */

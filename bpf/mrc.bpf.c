@@ -158,6 +158,7 @@ int mrc_probe(struct __sk_buff *skb)
 	if (!slot || !self || !job)
 		return TC_ACT_UNSPEC; /* a packet that the kernel sends on this interface */
 	slot->job = 0;
+	skb->tstamp = 0; /* the packet may be paced; its clone leaves at once */
 	if (job == CLONE_DUP_ACK)
 		return push_dup_ack(skb, self, &slot->request);
 	if (job == CLONE_TIMER_PACKET)

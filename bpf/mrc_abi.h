@@ -42,7 +42,7 @@ struct mrc_ev {
 	__u32 state; /* programs: enum mrc_ev_state; changed by compare-and-exchange only */
 	__u64 tx_packets; /* programs: data packets as they appear on the wire */
 	__u64 tx_bytes; /* programs: inner bytes */
-	__u64 last_tx_ns; /* programs: time of the newest data packet */
+	__u64 last_tx_ns; /* programs: when the newest data packet left, or will leave a pacing qdisc */
 	__u64 state_since_ns; /* programs; a change between GOOD and SKIP does not set it */
 	__u32 probe_seq; /* programs: probes sent; a count */
 	__u8 reason; /* programs: enum mrc_reason of the newest change */

@@ -5,7 +5,7 @@ import pytest
 
 from mrcd.kernel.enums import EvState, Reason
 from tests.packet.clock import MS, advance, now
-from tests.packet.packets import EVS, H2, PLANES, SLOTS
+from tests.packet.packets import EVS, H0, H2, PLANES, SLOTS, datagram
 from tests.packet.reports import EVERY, LAGGING, Reporter, ReportRequest, events, others, state
 from tests.packet.rig import Bench, Setup
 
@@ -201,6 +201,31 @@ def test_packets_on_a_slower_plane_are_not_missing_too_early(bench: Bench, r: Re
             break
         if more:
             sent_now(r, 5, more)
+    assert state(bench, 5) == LAGGING
+
+
+@pytest.mark.parametrize(
+    ("stamp_ms", "leaves_ms"), [(0, 0), (-5, 0), (20, 20), (9_000, 9_000), (11_000, 0), (10**12, 0)], ids=str
+)
+def test_a_paced_packet_leaves_when_its_time_comes(bench: Bench, stamp_ms: int, leaves_ms: int) -> None:
+    """A stamp beyond fq's horizon is of another clock, such as CLOCK_TAI."""
+    assert bench.push(datagram(H0, H2), leaves_ns=now() + stamp_ms * MS)[0] == "redirect"
+    assert bench.tables.evs["last_tx_ns"][H2].max() == now() + leaves_ms * MS
+
+
+def test_packets_that_a_qdisc_holds_are_not_missing(bench: Bench, r: Reporter) -> None:
+    """Not even if the flow goes on, so that the newest of them never has left."""
+    held = [0, 0]  # packets of the newest reports, 8 ms apart, which leave after 20 ms
+    for _ in range(10):
+        r.packets[5] += held.pop(0)
+        held.append(30)
+        r.send(5, 30, arrive=0)
+        bench.ev(H2, 5)["last_tx_ns"] = now() + 20 * MS
+        r.report(after_ms=8)
+        assert state(bench, 5)[0] == EvState.GOOD
+    r.packets[5] += held[0]  # of the last 30 none arrives
+    for _ in range(5):
+        r.report(after_ms=8)
     assert state(bench, 5) == LAGGING
 
 
