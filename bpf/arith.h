@@ -21,6 +21,10 @@
  */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
+/* Fractions of 2^32 whose multiples, sums and differences spread evenly: 1/p and 1/p^2, for p^3 = p + 1 (Roberts, 2018). */
+#define SENDER_STEP 0xc13fa9a9u
+#define RECEIVER_STEP 0x91e10da6u
+
 #define NO_SLOT 0xffffffffu /* no EV or slot has this number */
 #define NS_PER_US 1000ULL
 #define NS_PER_MS 1000000ULL
@@ -69,6 +73,16 @@ static inline __u32 rehash(__u32 hash)
 	hash ^= hash >> 13;
 	hash *= 0xc2b2ae35;
 	return (hash ^ hash >> 16) + 1; /* 0 must not map to 0 */
+}
+
+/* Return where a sender begins with a receiver, out of `places`. The pairs of one sender, those of one receiver, and
+ * those of a regular pattern (each host to its next, to its opposite) begin at different places, each as often.
+ */
+static inline __u32 pair_offset(__u16 sender, __u16 receiver, __u32 places)
+{
+	__u32 turn = sender * SENDER_STEP + receiver * RECEIVER_STEP;
+
+	return (__u64)turn * places >> 32;
 }
 
 /* Return an address's slot in a CPU's destination cache. Neighbouring addresses get different slots, because the last

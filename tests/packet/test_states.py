@@ -14,14 +14,20 @@ import pytest
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState, Histogram, Reason
 from tests.packet.clock import MS, now
+from tests.packet.model import pair_offset
 from tests.packet.reports import EVERY, Reporter, events, others
-from tests.packet.rig import EVS, H2, H5, PLANES, SLOTS, Bench, Setup
+from tests.packet.rig import EVS, H0, H2, H5, PLANES, SLOTS, Bench, Setup
 
 pytestmark = pytest.mark.root
 
 ANY = list(EvState)
 UNKNOWN, GOOD, SKIP, ASSUMED_BAD, DENIED = ANY
-BY_SLOT = [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
+
+
+def in_order(host: int) -> list[int]:
+    """Returns the EVs slot by slot over all planes, from the one on with which this host begins towards a host."""
+    first = pair_offset(H0, host, EVS)
+    return [n % PLANES * SLOTS + n // PLANES % SLOTS for n in range(first, first + EVS)]
 
 
 def set_state(
@@ -188,7 +194,7 @@ def usable_by_rank(bench: Bench) -> list[int]:
 
     chosen: list[int] = []
     for wanted in range(1, 6):
-        for ev in BY_SLOT:
+        for ev in in_order(H2):
             full = wanted > 1 and len(chosen) >= floor
             if rank(ev) == wanted and not full and not (wanted == 5 and any(rank(e) < 5 for e in chosen)):
                 chosen.append(ev)
@@ -216,18 +222,30 @@ def test_the_usable_evs_are_the_best_ones(bench: Bench, seed: int) -> None:
 def test_the_floor_is_filled_over_all_planes(bench: Bench) -> None:
     bench.tables.path_stats["good"][H2] = 1
     bench.set_state(H2, ASSUMED_BAD, *EVERY)
-    assert bench.usable(H2) == [0, 4, 8, 12]
+    assert bench.usable(H2) == [1, 5, 8, 12]  # begins with slot 0 of plane 2
     bench.set_state(H2, GOOD, 9, 10)
-    assert bench.usable(H2) == [0, 4, 9, 10]
+    assert bench.usable(H2) == [8, 9, 10, 12]
     bench.set_state(H2, UNKNOWN, 15)
-    assert bench.usable(H2) == [0, 9, 10, 15]
+    assert bench.usable(H2) == [8, 9, 10, 15]
     bench.set_state(H2, GOOD, 1, 2, 3)
     assert bench.usable(H2) == [1, 2, 3, 9, 10]
 
 
+@pytest.mark.parametrize("worse", [UNKNOWN, ASSUMED_BAD])
+def test_the_floors_of_two_pairs_take_different_t1s(bench: Bench, worse: EvState) -> None:
+    """In mass congestion, and when a cluster starts, the floors of all hosts would fill from T1 0 on."""
+    floors = []
+    for host in (H2, H5):
+        bench.set_state(host, worse, *EVERY)
+        floors.append(bench.usable(host))
+        assert floors[-1] == sorted(in_order(host)[:PLANES])
+        assert {ev // SLOTS for ev in floors[-1]} == set(range(PLANES))
+    assert not {*floors[0]} & {*floors[1]}
+
+
 def test_silent_evs_are_used_only_if_there_is_no_other(bench: Bench) -> None:
     bench.set_state(H2, ASSUMED_BAD, *EVERY)
-    assert bench.usable(H2) == [0, 4, 8, 12]
+    assert bench.usable(H2) == [1, 5, 8, 12]
     bench.path_stats(H2, 7)["good"] = 1
     bench.dataplane.refresh(H2)
     assert bench.usable(H2) == [7]
@@ -251,7 +269,7 @@ def test_when_all_other_evs_fall_silent_the_last_two_stay_usable(bench: Bench) -
 def test_lossy_evs_fill_the_floor(bench: Bench, reason: Reason) -> None:
     for ev in others(5, 10):
         assert set_state(bench, ev, ASSUMED_BAD, reason)
-    assert bench.usable(H2) == [0, 4, 5, 10]
+    assert bench.usable(H2) == [5, 8, 10, 12]
 
 
 def test_a_reply_updates_the_plane_mask_of_the_peer(bench: Bench) -> None:
