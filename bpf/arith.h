@@ -63,6 +63,14 @@ static inline __u16 csum_replace16(__u16 csum, __u16 from, __u16 to)
 	return (__u16)~sum;
 }
 
+/* Return what is to be added to a sum over a packet after a 32-bit word of it changed (RFC 1624). */
+static inline __u32 csum_change(__u32 from, __u32 to)
+{
+	__u64 sum = (__u64)to + (__u32)~from;
+
+	return (__u32)sum + (__u32)(sum >> 32);
+}
+
 /* Return another hash of the same flow, as evenly distributed as the first (the finaliser of MurmurHash3, Appleby,
  * 2011).
  */

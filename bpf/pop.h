@@ -150,7 +150,7 @@ static __always_inline int lengths_agree(const struct outer *o, __u32 skb_length
 /* Count a data packet and remove its outer headers. Returns TC_ACT_UNSPEC, or TC_ACT_SHOT if it was dropped. */
 static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o, const struct arrival *a)
 {
-	__u32 segments = bpf_ntohs(o->mrc->segments), packets = 1, length;
+	__u32 segments = bpf_ntohs(o->mrc->segments), packets = 1, length, csum = 0;
 	__u64 hide_ns;
 	struct ethhdr *eth;
 	enum mrc_drop reason;
@@ -163,7 +163,9 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 		packets = segments;
 	}
 	length = skb->len - ETH_HLEN - o->length;
-	reason = accept_inner(o->ip6, o->mrc + 1, (void *)(long)skb->data_end, &inner_proto, &ce);
+	reason = accept_inner(o->ip6, o->mrc + 1, (void *)(long)skb->data_end, &inner_proto, &ce, &csum);
+	if (csum)
+		bpf_csum_update(skb, csum); /* of a packet that the NIC has summed (CHECKSUM_COMPLETE) */
 	count_arrival(a, packets, length, ce);
 	if (!reason)
 		reason = check_hosts(o->mrc + 1, (void *)(long)skb->data_end, inner_proto, a->peer, a->host_id,

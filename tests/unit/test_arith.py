@@ -19,6 +19,7 @@ from tests.unit.c_functions import compiled
 FUNCTIONS = """
 int ecn_decapsulated(u8 u8)
 u16 csum_replace16(u16 u16 u16)
+u32 csum_change(u32 u32)
 u32 lowest_bit(u64)
 u32 next_slot(const_u64* u32 u32 u32)
 u32 known_lost(u32 s32 s32)
@@ -113,6 +114,15 @@ def test_a_checksum_follows_a_changed_word(arith: ctypes.CDLL) -> None:
         # The sum does not depend on the byte order: the programs use words in memory order.
         swapped = [int.from_bytes(v.to_bytes(2, "big"), "little") for v in (before, old, new)]
         assert arith.csum_replace16(*swapped) == int.from_bytes(after.to_bytes(2, "big"), "little")
+
+
+def test_the_sum_of_a_packet_after_a_change(arith: ctypes.CDLL) -> None:
+    """The sum is folded as the kernel folds it: 65535 and 0 are the same."""
+    rng = random.Random(7)
+    for _ in range(2000):
+        words = [rng.choice([0, 2**32 - 1, rng.getrandbits(32)]) for _ in range(11)]
+        change = arith.csum_change(words[0], words[10])
+        assert (sum(words[:10]) + change) % 0xFFFF == sum(words[1:]) % 0xFFFF
 
 
 # ---- bitmaps ----
