@@ -186,8 +186,8 @@ static __noinline void send_bursts(struct __sk_buff *skb, const struct judging *
 	bpf_loop(v.each * j->bursts, send_burst_probe, &v, 0);
 }
 
-/* Check the tag of the reply in `scratch`, whose counts are loaded, and that it answers a request of a moment ago for the
- * first time.
+/* Check that the reply in `scratch`, whose counts are loaded, answers a request of a moment ago for the first time, and
+ * its tag. The tag comes last: it is of up to 1 KB, and anyone can send a reply.
  */
 static __always_inline enum mrc_drop check_reply(struct mrc_scratch *scratch, __u32 host_id, __u64 now)
 {
@@ -204,13 +204,15 @@ static __always_inline enum mrc_drop check_reply(struct mrc_scratch *scratch, __
 	key = receiving_key(auth, c->mrc.key_id, &reason);
 	if (!key)
 		return accept_untagged(auth, c->mrc.key_id, reason);
-	if (reply_tag(key[0], key[1], scratch) != c->mrc.auth)
-		return MRC_DROP_BAD_TAG;
 	if (now - requested_ns > AGE_MAX_NS)
 		return MRC_DROP_STALE;
 	/* Of tables before these: its number must not become the newest. */
 	if (auth->sent - number >= PROBES_OUTSTANDING_MAX)
 		return MRC_DROP_UNSOLICITED_REPLY;
+	if (has_arrived(replay->replies, number, 0))
+		return MRC_DROP_REPLAYED;
+	if (reply_tag(key[0], key[1], scratch) != c->mrc.auth)
+		return MRC_DROP_BAD_TAG;
 	if (!is_first(replay->replies, number, 0))
 		return MRC_DROP_REPLAYED;
 	learn_clock(auth, bpf_be64_to_cpu(c->mrc.tx_ns), requested_ns, now);

@@ -251,10 +251,24 @@ static __always_inline __u32 table_epoch(struct mrc_replay *replay, __u32 genera
 	return replay->epoch;
 }
 
+/* The word of a replay window that holds a number. */
+static __always_inline __u64 *seen_word(__u64 *words, __u32 number)
+{
+	return &words[number / 32 & (MRC_REPLAY_WORDS - 1)];
+}
+
+/* Return 1 if the probe of this number has arrived, or is too old to tell. */
+static __always_inline int has_arrived(__u64 *words, __u32 number, __u32 epoch)
+{
+	__u64 word = *(volatile __u64 *)seen_word(words, number);
+
+	return seen_after(word, number, epoch) == word;
+}
+
 /* Note that the probe of this number has arrived. Returns 1 if it is the first time. */
 static __always_inline int is_first(__u64 *words, __u32 number, __u32 epoch)
 {
-	__u64 *word = &words[number / 32 & (MRC_REPLAY_WORDS - 1)], before, after;
+	__u64 *word = seen_word(words, number), before, after;
 	int i;
 
 	for (i = 0; i < SEEN_TRIES; i++) { /* other CPUs may note others meanwhile */

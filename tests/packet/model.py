@@ -178,8 +178,11 @@ class Arriving:
         """Notes that the packet adds to a count."""
         self.set(table, index, name, self.get(table, index, name) + count)
 
-    def is_tagged(self, o: Outer, message: bytes) -> bool:
-        """Returns whether the packet has a right tag; False if it needs none. Raises DroppedError."""
+    def is_tagged(self, o: Outer, message: bytes, check: Callable[[], None] = lambda: None) -> bool:
+        """Returns whether the packet has a right tag; False if it needs none. Raises DroppedError.
+
+        `check` comes before the tag is computed.
+        """
         if self.host.mode is AuthMode.OFF:
             return False
         if o.key_id == 0:
@@ -188,6 +191,7 @@ class Arriving:
             return False
         if o.key_id not in self.host.keys:
             raise DroppedError("unknown_key")
+        check()
         if siphash24(message, key=self.host.keys[o.key_id](o.sender, self.host.id)).digest() != o.tag:
             raise DroppedError("bad_tag")
         return True
@@ -367,7 +371,7 @@ class Probe:
             epoch += 1
             at.set("replays", self.peer, "generation", self.generation)
             at.set("replays", self.peer, "epoch", epoch)
-        self._note_first("requests", o.seq, epoch)
+        at.set("replays", *self._noted("requests", o.seq, epoch))
         return True
 
     def _reply_ev(self, plane: int) -> int:
@@ -410,12 +414,8 @@ class Probe:
         end = begin + COUNT * self.counts if self.counts else begin
         if self.counts > REPORT_EVS or (self.counts and len(at.frame) < end):
             raise DroppedError("bad_probe")
-        if at.is_tagged(o, self.header + self.body + at.frame[begin:end]):
-            if (now - self.tx_ns) % U64 > 500 * MS:
-                raise DroppedError("stale")
-            if (at.get("auths", self.peer, "sent") - o.seq) % U32 >= 65536:
-                raise DroppedError("unsolicited_reply")
-            self._note_first("replies", o.seq, 0)
+        if at.is_tagged(o, self.header + self.body + at.frame[begin:end], self._check_age):
+            at.set("replays", *self._noted("replies", o.seq, 0))
             self._learn_clock()
         at.count_untagged(o)
         if (self.peer, o.ev) not in self.host.headers:
@@ -426,6 +426,14 @@ class Probe:
         at.out.open |= JUDGED
         self._learn_status()
 
+    def _check_age(self) -> None:
+        """Raises DroppedError unless the reply answers a request of the last half second for the first time."""
+        if (self.at.now - self.tx_ns) % U64 > 500 * MS:
+            raise DroppedError("stale")
+        if (self.at.get("auths", self.peer, "sent") - self.o.seq) % U32 >= 65536:
+            raise DroppedError("unsolicited_reply")
+        self._noted("replies", self.o.seq, 0)
+
     def _learn_clock(self) -> None:
         if (self.at.now - self.tx_ns) % U64 > 100 * MS:
             return
@@ -435,8 +443,10 @@ class Probe:
 
     # ---- both ----
 
-    def _note_first(self, kind: str, number: int, epoch: int) -> None:
-        """Notes a number. Raises DroppedError if it has arrived before, or is so old that nobody knows.
+    def _noted(self, kind: str, number: int, epoch: int) -> tuple[Any, str, int]:
+        """Returns index, field and value of the word that notes a number.
+
+        Raises DroppedError if it has arrived before, or is so old that nobody knows.
 
         Numbers go through the words of the window, 32 in each, lap by lap. A word holds the numbers of one lap.
         """
@@ -450,7 +460,7 @@ class Probe:
                 kept = seen
             if kept & bit or 1 <= (its_lap - lap) % LAPS <= LAPS_OLD:
                 raise DroppedError("replayed")
-        self.at.set("replays", index, kind, epoch % EPOCHS << 54 | lap << 32 | kept | bit)
+        return index, kind, epoch % EPOCHS << 54 | lap << 32 | kept | bit
 
     def _is_overtaken(self) -> bool:
         newest: int = self.at.get("peers", self.peer, "plane_mask_ns")

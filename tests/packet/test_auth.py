@@ -305,6 +305,29 @@ def test_what_a_reply_says_is_under_the_tag(bench: Bench, change: str) -> None:
     refuses(bench, forged, "bad_tag")
 
 
+@pytest.mark.parametrize(
+    ("seq", "ago_ns", "reason"),
+    [
+        (-1, 600 * MS, "stale"),
+        (-1, -MS, "stale"),
+        (0, 0, "replayed"),
+        (-65536, 0, "unsolicited_reply"),
+        (-1, 0, "bad_tag"),
+    ],
+)
+def test_the_tag_of_a_forged_reply_is_computed_last(bench: Bench, seq: int, ago_ns: int, reason: str) -> None:
+    """The tag of a reply with 128 counts is of 1 KB; each reply here has a wrong one. `seq`: beside the newest."""
+    authenticate(bench)
+    own_request(bench)  # one more, whose number no reply has yet
+    sent = own_request(bench)
+    deliver_reply(bench, tagged(reply_to(bench, sent)))
+    sent[MRC].seq = (sent[MRC].seq + seq) % 2**32
+    sent[MRCProbe].tx_ns -= ago_ns
+    forged = reply_to(bench, sent)
+    forged[MRC].key_id = OLD.key_id
+    refuses(bench, forged, reason)
+
+
 # ---- ICMPv6 errors ----
 
 
