@@ -205,14 +205,14 @@ static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scr
 		return accept_untagged(auth, c->mrc.key_id, reason);
 	if (probe_tag(key[0], key[1], c) != c->mrc.auth)
 		return MRC_DROP_BAD_TAG;
-	if (c->mrc.flags & MRC_FLAG_DIAGNOSTIC) /* it is only answered */
-		return MRC_DROP_NONE;
 	now = now_ns();
 	if (!is_new(auth, tx_ns, now)) {
 		request_clock(a->peer, a->host_id, now);
 		*is_believed = 0;
 		return auth->clock_ns ? MRC_DROP_STALE : MRC_DROP_NONE;
 	}
+	if (c->mrc.flags & MRC_FLAG_DIAGNOSTIC) /* it is only answered; each run of a tool counts from 1 */
+		return MRC_DROP_NONE;
 	if (generation != a->peer->generation && is_overtaken(tx_ns, a->peer->plane_mask_ns))
 		return MRC_DROP_STALE;
 	return is_first(replay->requests, bpf_ntohl(c->mrc.seq), table_epoch(replay, generation)) ? MRC_DROP_NONE :

@@ -355,14 +355,14 @@ class Probe:
         at, o = self.at, self.o
         is_tagged = at.is_tagged(o, self.header + self.body)
         at.count_untagged(o)
-        if o.flags & DIAGNOSTIC:
-            return False
         if not is_tagged:
-            return True
+            return not o.flags & DIAGNOSTIC
         if not at.is_new(o):
             at.request_clock(self.peer)
             if at.get("auths", self.peer, "clock_ns"):
                 raise DroppedError("stale")
+            return False
+        if o.flags & DIAGNOSTIC:
             return False
         if self.generation != at.get("peers", self.peer, "generation") and self._is_overtaken():
             raise DroppedError("stale")

@@ -11,7 +11,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from siphash24 import siphash24
 
-from labkit.traffic.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from labkit.traffic.wire import DIAGNOSTIC, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.auth.keyring import Keyring, pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.kernel import abi
@@ -241,6 +241,20 @@ def test_a_request_is_believed_once(bench: Bench) -> None:
         refuses(bench, packet, "replayed")
     assert bench.pop("tc", tagged(request(bench, 9 + 32 * abi.REPLAY_WORDS)), PLANE)[0] == "redirect"
     refuses(bench, tagged(request(bench, 9)), "replayed")  # too old to tell
+
+
+def test_a_recorded_diagnostic_request_is_answered_for_half_a_second(bench: Bench) -> None:
+    """Its number is of one run of a tool, so only its time tells that it is new."""
+    authenticate(bench)
+    recorded = tagged(request(bench, flags=DIAGNOSTIC))
+    for advanced in (0, 499 * MS):
+        advance(advanced)
+        assert bench.pop("tc", recorded, PLANE)[0] == "redirect"
+    advance(MS)
+    refuses(bench, recorded, "stale")
+    bench.tables.auths["clock_ns"][H2] = 0  # unknown: nothing is believed, and every request is answered
+    assert bench.pop("tc", recorded, PLANE)[0] == "redirect"
+    assert not bench.tables.rxs["probes"][H2].any()
 
 
 def test_a_request_of_the_tables_before_is_not_believed(bench: Bench) -> None:
