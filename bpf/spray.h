@@ -131,15 +131,15 @@ static __noinline void prefetch_next_ev(struct mrc_peer *peer, struct mrc_rotati
 }
 
 /* Begin on a plane and EV that depend on both hosts. Otherwise alternating packets to many peers would all take the
- * same plane and T1; so would packets of many senders to one peer.
+ * same plane and T1; so would packets of many senders to one peer, and of hosts that all begin at once.
  */
 static __noinline void begin_rotation(const struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id)
 {
-	__u32 first = host_id + settings.host_id, i;
+	__u32 first = pair_offset(settings.host_id, host_id, settings.planes * peer->slots), i;
 
 	rotation->plane = first % settings.planes;
 	for (i = 0; i < MRC_MAX_PLANES; i++)
-		rotation->slot[i] = first / settings.planes % (peer->slots ?: 1);
+		rotation->slot[i] = first / settings.planes;
 }
 
 /* Note packets on a plane that has a queue. */
