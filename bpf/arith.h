@@ -35,6 +35,7 @@
 #define NEVER_NS (1ULL << 62) /* no waiting time is this long; differences of shorter ones have a sign */
 #define PACE_MAX_NS 10000000 /* 1 Mbit/s at 1,250 bytes: a longer time per packet is an idle plane, not a slow one */
 #define FEW_EVS 8 /* below this number of EVs, an EV's share of all losses varies more: more losses are needed */
+#define REFILL_TRIES 4
 #define SEEN_LAP_MASK ((1U << 21) - 1) /* bits of a number's lap, in the replay window */
 #define SEEN_LAPS_OLD 128 /* 262,144 numbers: more than a host sends to a peer while a recorded one is believed */
 #define SEEN_EPOCH_MASK ((1U << 10) - 1)
@@ -318,6 +319,26 @@ static inline __u64 backoff_ns(__u32 unanswered, __u32 first_us, __u32 most_us)
 	__u64 us = (__u64)first_us << (unanswered < 31 ? unanswered : 31);
 
 	return (us < most_us ? us : most_us) * NS_PER_US;
+}
+
+/* Add to a budget, and keep it between two bounds. Other CPUs charge it meanwhile, and no charge is lost. */
+static inline void refill_budget(__s64 *budget, __s64 more, __s64 least, __s64 most)
+{
+	__s64 before = *(volatile __s64 *)budget, after, found;
+	int i;
+
+	for (i = 0; i < REFILL_TRIES; i++) {
+		after = before + more;
+		if (after > most)
+			after = most;
+		if (after < least)
+			after = least;
+		found = __sync_val_compare_and_swap(budget, before, after);
+		if (found == before)
+			return;
+		before = found;
+	}
+	__sync_fetch_and_add(budget, more); /* the next refill keeps the bounds */
 }
 
 /* Return 1 if an EV loses more than the other EVs of its peer. Samples are reports with new packets, and single probes.
