@@ -3,8 +3,8 @@
  *
  * Each ordered pair of hosts has a key of its own (mrcd/auth/keyring.py), so no third host can make a tag, and no packet
  * can be reflected. A tag covers the MRC header, and in probes everything that is believed. It does not cover an inner
- * packet: a burst has one header for many packets. The outer source must be the sender's address on the EV's plane
- * (pop.h), so the tag covers the source, too.
+ * packet: a burst has one header for many packets. The outer source must be the sender's address on the EV's plane,
+ * or of a reply on the plane by which it arrives (pop.h), so the tag covers the source, too.
  *
  * A recorded packet is refused in three ways. Its time must be near the peer's clock, which only a reply tells: that is
  * as new as the request that it answers. Until then a host that requires tags answers requests, but believes none. A

@@ -79,8 +79,11 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 	if (a->ev >= settings.evs_per_plane * settings.planes)
 		return MRC_DROP_BAD_EV;
 	a->plane = a->ev / settings.evs_per_plane;
-	if (a->plane != plane)
-		return MRC_DROP_WRONG_PLANE;
+	if (a->plane != plane) {
+		if (o->mrc->type != MRC_PROBE_REPLY) /* a reply may come by another plane than its request */
+			return MRC_DROP_WRONG_PLANE;
+		a->plane = plane;
+	}
 	if (!same_address(&o->ip6->saddr, a->peer->address[a->plane & (MRC_MAX_PLANES - 1)]))
 		return MRC_DROP_WRONG_SOURCE;
 	if (o->mrc->type == MRC_DATA) {

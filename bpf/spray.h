@@ -35,13 +35,14 @@ __noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 fro
 	return next_slot(peer->usable, plane * settings.evs_per_plane, settings.evs_per_plane, from);
 }
 
-/* Return the number of a usable EV of any of the planes, or NO_SLOT. */
-__noinline __u32 any_usable(const struct mrc_peer *peer, __u32 plane_mask)
+/* Return the number of a usable EV of any of the planes, or NO_SLOT; another one for each `cursor`. */
+__noinline __u32 any_usable(const struct mrc_peer *peer, __u32 plane_mask, __u32 cursor)
 {
-	__u32 plane, slot;
+	__u32 from = cursor / settings.planes % settings.evs_per_plane, plane, slot, i;
 
-	for (plane = 0; plane < MRC_MAX_PLANES && plane < settings.planes; plane++) {
-		slot = plane_mask & (1u << plane) ? usable_slot(peer, plane, 0) : NO_SLOT;
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
+		plane = (cursor % settings.planes + i) % settings.planes;
+		slot = plane_mask & (1u << plane) ? usable_slot(peer, plane, from) : NO_SLOT;
 		if (slot != NO_SLOT)
 			return plane * settings.evs_per_plane + slot;
 	}
@@ -166,7 +167,7 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 		plane_mask = planes_in_pace(host_id, plane_mask & peer->usable_planes, out->packets);
 	/* The planes in pace may have lost their last usable EV since: other CPUs withdraw EVs meanwhile. */
 	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) &&
-	    !set_choice(any_usable(peer, all_planes), out))
+	    !set_choice(any_usable(peer, all_planes, rotation->plane), out))
 		return 0;
 	plane = out->plane & (MRC_MAX_PLANES - 1);
 	index = ev_index(host_id, plane * settings.evs_per_plane + out->slot);

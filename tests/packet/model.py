@@ -375,9 +375,13 @@ class Probe:
         return True
 
     def _reply_ev(self, plane: int) -> int:
-        """Returns the next usable EV of the plane, another one for each probe; else the request's."""
-        first = (self.seq + self.o.ev) % U32 % self.host.most_evs(self.peer)
-        ring = [plane * self.host.slots + (first + i) % self.host.slots for i in range(self.host.slots)]
+        """Returns the next usable EV of the plane, else of any, another one for each probe; else the request's."""
+        cursor, slots, planes = (self.seq + self.o.ev) % U32, self.host.slots, len(self.host.planes)
+        first = cursor % self.host.most_evs(self.peer)
+        ring = [plane * slots + (first + i) % slots for i in range(slots)]
+        if not self.o.flags & DIAGNOSTIC:
+            others = [(cursor + i) % planes for i in range(planes)]
+            ring += [other * slots + (cursor // planes + i) % slots for other in others for i in range(slots)]
         return next((n for n in ring if n in self.usable), self.o.ev)
 
     def _reply(self, headers: bytes, ev: int, counts: bytes, tx_ns: int) -> bytes:
@@ -640,7 +644,7 @@ def _verify(at: Arriving, o: Outer, plane: int) -> None:
         ("wrong_receiver", o.receiver != at.host.id),
         ("unknown_sender", o.sender not in at.host.peers),
         ("bad_ev", o.ev >= at.host.evs),
-        ("wrong_plane", o.ev // at.host.slots != plane),
+        ("wrong_plane", o.type != REPLY and o.ev // at.host.slots != plane),
     ):
         if is_wrong:
             raise DroppedError(reason)
