@@ -35,14 +35,19 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 }
 
 /* Return the EV for the reply: a usable EV of the same plane, another one for each probe, so that a failure on one
- * reverse path is not charged to one forward path. Without a usable EV: the EV that mirrors the request's path.
+ * reverse path is not charged to one forward path. Without a usable EV there, the plane may be dead in this direction
+ * only: a usable EV of another plane. A tool's reply stays on the plane that the tool measures, and listens to. Without
+ * any usable EV: the EV that mirrors the request's path.
  */
 static __always_inline __u32 reply_ev(struct mrc_peer *peer, const struct control *request, __u32 plane, __u32 number)
 {
-	__u32 cursor = (bpf_ntohl(request->probe.seq) + number) % peer->slots;
-	__u32 slot = usable_slot(peer, plane, cursor);
+	__u32 cursor = bpf_ntohl(request->probe.seq) + number;
+	__u32 slot = usable_slot(peer, plane, cursor % peer->slots), other;
 
-	return slot == NO_SLOT ? number : plane * settings.evs_per_plane + slot;
+	if (slot != NO_SLOT)
+		return plane * settings.evs_per_plane + slot;
+	other = request->mrc.flags & MRC_FLAG_DIAGNOSTIC ? NO_SLOT : any_usable(peer, ~0u, cursor);
+	return other == NO_SLOT ? number : other;
 }
 
 /* Counts being written for a report. */

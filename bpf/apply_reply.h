@@ -138,6 +138,7 @@ struct bursts {
 	struct mrc_scratch *scratch;
 	struct request request;
 	__u32 each; /* probes per EV */
+	__u32 sent;
 };
 
 /* Send one probe of a burst. */
@@ -151,7 +152,7 @@ static long send_burst_probe(__u64 i, void *context)
 	/* Now, not earlier: sending a burst can take longer than a packet takes to arrive. */
 	v->request.now = now_ns();
 	v->request.number = v->scratch->lagging[i / (v->each ?: 1) & (BURSTS_AT_ONCE - 1)];
-	send_request_in_place(v->skb, v->node, &v->request, 1); /* a call more is too much for Linux 6.1's stack */
+	v->sent += send_request_in_place(v->skb, v->node, &v->request, 1); /* a call more is too much for Linux 6.1's stack */
 	index = ev_index(v->request.host_id, v->request.number);
 	ev = ev_at(index);
 	stats = path_stats_at(index);
@@ -160,22 +161,21 @@ static long send_burst_probe(__u64 i, void *context)
 	return 0;
 }
 
-/* Send probes on the EVs that lag. They are made of the reply that showed the lag. */
+/* Send probes on the EVs that lag, and charge the host's budget. They are made of the reply that showed the lag. */
 static __noinline void send_bursts(struct __sk_buff *skb, const struct judging *j)
 {
 	struct bursts v = { .skb = skb, .node = node(), .scratch = j->scratch };
-	const struct mrc_clock *clock;
+	struct mrc_clock *clock = tick_clock();
 
 	v.request.host_id = j->host_id;
 	v.request.kind = MRC_PROBE_SUSPICION;
-	if (!v.node)
-		return;
 	/* Bursts on many lossy paths would cost too much. Once the bound is reached, or the host's budget is spent, an EV
-	 * gets one probe.
+	 * gets one probe. Once the budget is overdrawn by a second's worth, the tick alone probes EVs that lag.
 	 */
+	if (!v.node || !clock || clock->budget <= -(__s64)settings.idle_probes)
+		return;
 	v.each = 1;
-	clock = tick_clock();
-	if (j->reports->unpaid_packets < BURST_PROBES_MAX * PACKETS_PER_PROBE && clock && clock->budget > 0) {
+	if (j->reports->unpaid_packets < BURST_PROBES_MAX * PACKETS_PER_PROBE && clock->budget > 0) {
 		v.each = BURST_PROBES / j->bursts;
 		j->reports->unpaid_packets += v.each * j->bursts * PACKETS_PER_PROBE;
 	}
@@ -184,10 +184,11 @@ static __noinline void send_bursts(struct __sk_buff *skb, const struct judging *
 	 */
 	bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0);
 	bpf_loop(v.each * j->bursts, send_burst_probe, &v, 0);
+	__sync_fetch_and_add(&clock->budget, -(__s64)v.sent * budget_cost(skb->len));
 }
 
-/* Check the tag of the reply in `scratch`, whose counts are loaded, and that it answers a request of a moment ago for the
- * first time.
+/* Check that the reply in `scratch`, whose counts are loaded, answers a request of a moment ago for the first time, and
+ * its tag. The tag comes last: it is of up to 1 KB, and anyone can send a reply.
  */
 static __always_inline enum mrc_drop check_reply(struct mrc_scratch *scratch, __u32 host_id, __u64 now)
 {
@@ -204,13 +205,15 @@ static __always_inline enum mrc_drop check_reply(struct mrc_scratch *scratch, __
 	key = receiving_key(auth, c->mrc.key_id, &reason);
 	if (!key)
 		return accept_untagged(auth, c->mrc.key_id, reason);
-	if (reply_tag(key[0], key[1], scratch) != c->mrc.auth)
-		return MRC_DROP_BAD_TAG;
 	if (now - requested_ns > AGE_MAX_NS)
 		return MRC_DROP_STALE;
 	/* Of tables before these: its number must not become the newest. */
 	if (auth->sent - number >= PROBES_OUTSTANDING_MAX)
 		return MRC_DROP_UNSOLICITED_REPLY;
+	if (has_arrived(replay->replies, number, 0))
+		return MRC_DROP_REPLAYED;
+	if (reply_tag(key[0], key[1], scratch) != c->mrc.auth)
+		return MRC_DROP_BAD_TAG;
 	if (!is_first(replay->replies, number, 0))
 		return MRC_DROP_REPLAYED;
 	learn_clock(auth, bpf_be64_to_cpu(c->mrc.tx_ns), requested_ns, now);

@@ -21,6 +21,10 @@
  */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
+/* Fractions of 2^32 whose multiples, sums and differences spread evenly: 1/p and 1/p^2, for p^3 = p + 1 (Roberts, 2018). */
+#define SENDER_STEP 0xc13fa9a9u
+#define RECEIVER_STEP 0x91e10da6u
+
 #define NO_SLOT 0xffffffffu /* no EV or slot has this number */
 #define NS_PER_US 1000ULL
 #define NS_PER_MS 1000000ULL
@@ -32,6 +36,7 @@
 #define NEVER_NS (1ULL << 62) /* no waiting time is this long; differences of shorter ones have a sign */
 #define PACE_MAX_NS 10000000 /* 1 Mbit/s at 1,250 bytes: a longer time per packet is an idle plane, not a slow one */
 #define FEW_EVS 8 /* below this number of EVs, an EV's share of all losses varies more: more losses are needed */
+#define REFILL_TRIES 4
 #define SEEN_LAP_MASK ((1U << 21) - 1) /* bits of a number's lap, in the replay window */
 #define SEEN_LAPS_OLD 128 /* 262,144 numbers: more than a host sends to a peer while a recorded one is believed */
 #define SEEN_EPOCH_MASK ((1U << 10) - 1)
@@ -60,6 +65,14 @@ static inline __u16 csum_replace16(__u16 csum, __u16 from, __u16 to)
 	return (__u16)~sum;
 }
 
+/* Return what is to be added to a sum over a packet after a 32-bit word of it changed (RFC 1624). */
+static inline __u32 csum_change(__u32 from, __u32 to)
+{
+	__u64 sum = (__u64)to + (__u32)~from;
+
+	return (__u32)sum + (__u32)(sum >> 32);
+}
+
 /* Return another hash of the same flow, as evenly distributed as the first (the finaliser of MurmurHash3, Appleby,
  * 2011).
  */
@@ -70,6 +83,16 @@ static inline __u32 rehash(__u32 hash)
 	hash ^= hash >> 13;
 	hash *= 0xc2b2ae35;
 	return (hash ^ hash >> 16) + 1; /* 0 must not map to 0 */
+}
+
+/* Return where a sender begins with a receiver, out of `places`. The pairs of one sender, those of one receiver, and
+ * those of a regular pattern (each host to its next, to its opposite) begin at different places, each as often.
+ */
+static inline __u32 pair_offset(__u16 sender, __u16 receiver, __u32 places)
+{
+	__u32 turn = sender * SENDER_STEP + receiver * RECEIVER_STEP;
+
+	return (__u64)turn * places >> 32;
 }
 
 /* Return an address's slot in a CPU's destination cache. Neighbouring addresses get different slots, because the last
@@ -296,7 +319,7 @@ static inline __u32 ramp_weight(__u64 elapsed_ns, __u64 ramp_ns)
  */
 static inline int takes_turn(__u16 number, __u32 weight)
 {
-	return (__u16)(number * 40503u) * MRC_WEIGHT_FULL >> 16 < weight;
+	return (__u16)(number * 40503u) * (__u32)MRC_WEIGHT_FULL >> 16 < weight;
 }
 
 /* Return the time to the next probe of an EV whose newest `unanswered` probes in a row have no answer. */
@@ -305,6 +328,26 @@ static inline __u64 backoff_ns(__u32 unanswered, __u32 first_us, __u32 most_us)
 	__u64 us = (__u64)first_us << (unanswered < 31 ? unanswered : 31);
 
 	return (us < most_us ? us : most_us) * NS_PER_US;
+}
+
+/* Add to a budget, and keep it between two bounds. Other CPUs charge it meanwhile, and no charge is lost. */
+static inline void refill_budget(__s64 *budget, __s64 more, __s64 least, __s64 most)
+{
+	__s64 before = *(volatile __s64 *)budget, after, found;
+	int i;
+
+	for (i = 0; i < REFILL_TRIES; i++) {
+		after = before + more;
+		if (after > most)
+			after = most;
+		if (after < least)
+			after = least;
+		found = __sync_val_compare_and_swap(budget, before, after);
+		if (found == before)
+			return;
+		before = found;
+	}
+	__sync_fetch_and_add(budget, more); /* the next refill keeps the bounds */
 }
 
 /* Return 1 if an EV loses more than the other EVs of its peer. Samples are reports with new packets, and single probes.

@@ -3,8 +3,8 @@
  *
  * Each ordered pair of hosts has a key of its own (mrcd/auth/keyring.py), so no third host can make a tag, and no packet
  * can be reflected. A tag covers the MRC header, and in probes everything that is believed. It does not cover an inner
- * packet: a burst has one header for many packets. The outer source must be the sender's address on the EV's plane
- * (pop.h), so the tag covers the source, too.
+ * packet: a burst has one header for many packets. The outer source must be the sender's address on the EV's plane,
+ * or of a reply on the plane by which it arrives (pop.h), so the tag covers the source, too.
  *
  * A recorded packet is refused in three ways. Its time must be near the peer's clock, which only a reply tells: that is
  * as new as the request that it answers. Until then a host that requires tags answers requests, but believes none. A
@@ -251,10 +251,24 @@ static __always_inline __u32 table_epoch(struct mrc_replay *replay, __u32 genera
 	return replay->epoch;
 }
 
+/* The word of a replay window that holds a number. */
+static __always_inline __u64 *seen_word(__u64 *words, __u32 number)
+{
+	return &words[number / 32 & (MRC_REPLAY_WORDS - 1)];
+}
+
+/* Return 1 if the probe of this number has arrived, or is too old to tell. */
+static __always_inline int has_arrived(__u64 *words, __u32 number, __u32 epoch)
+{
+	__u64 word = *(volatile __u64 *)seen_word(words, number);
+
+	return seen_after(word, number, epoch) == word;
+}
+
 /* Note that the probe of this number has arrived. Returns 1 if it is the first time. */
 static __always_inline int is_first(__u64 *words, __u32 number, __u32 epoch)
 {
-	__u64 *word = &words[number / 32 & (MRC_REPLAY_WORDS - 1)], before, after;
+	__u64 *word = seen_word(words, number), before, after;
 	int i;
 
 	for (i = 0; i < SEEN_TRIES; i++) { /* other CPUs may note others meanwhile */

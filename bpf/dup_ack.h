@@ -12,6 +12,10 @@
  * After a timeout it says that the loss was real (RFC 5682 §2.1, step 2), unless timestamps tell otherwise. Two kinds
  * of ACK are not copied. One is any ACK that TCP counts as a duplicate ACK (RFC 2883), thus any with a SACK option.
  * The other is the last ACK of a connection: the other end has closed it, and would answer with a reset.
+ *
+ * An ACK may say what the receiver has seen of ECN. With DCTCP (RFC 8257 §3.2) ECE holds for the bytes that the ACK
+ * covers, and the copy covers none. With Accurate ECN the three flags are the low bits of a counter, which the copy
+ * repeats. With RFC 3168 the receiver itself repeats ECE in each ACK until the sender has reacted.
  */
 #ifndef MRC_DUP_ACK_H
 #define MRC_DUP_ACK_H
@@ -20,7 +24,8 @@
 #include "sack_hiding.h"
 
 #define TCP_HEADER_MAX 60 /* bytes */
-#define TCP_FLAGS_ACK 0x10 /* TCP flags of a pure ACK: no SYN, FIN, RST, PSH, ECE or CWR */
+#define TCP_FLAGS_ACK 0x10 /* TCP flags of a pure ACK: no SYN, FIN, RST or PSH */
+#define TCP_FLAGS_ECN 0xc0 /* CWR and ECE, which a pure ACK may have */
 /* Least time between two ACK copies of a CPU: with thousands of flows every ACK can be isolated. */
 #define DUP_ACK_GAP_NS 20000
 
@@ -44,7 +49,7 @@ static __always_inline int is_pure_ack(struct __sk_buff *skb, const struct inner
 
 	return inner->ip_proto == IPPROTO_TCP && !inner->fragment && !skb->gso_size &&
 	       skb->len <= at + TCP_HEADER_MAX && !bpf_skb_load_bytes(skb, at, tcp, sizeof(*tcp)) &&
-	       skb->len == at + tcp->doff * 4 && ((__u8 *)tcp)[13] == TCP_FLAGS_ACK;
+	       skb->len == at + tcp->doff * 4 && (((__u8 *)tcp)[13] & ~TCP_FLAGS_ECN) == TCP_FLAGS_ACK;
 }
 
 /* Return 1 if an ACK is to be sent twice: its flow has sent none for some time. */

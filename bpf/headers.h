@@ -200,10 +200,11 @@ static __always_inline int take_headers_off(struct __sk_buff *skb, __u32 length,
 }
 
 /* Check the inner header, and merge the outer ECN field into it (RFC 6040). Returns 0 or a drop reason. Sets `ce` if the
- * fabric has marked the packet; a mark that was there before does not count.
+ * fabric has marked the packet; a mark that was there before does not count. Sets `csum` to the change of the packet's
+ * sum, if it changed: an IPv6 header has no checksum that makes up for it.
  */
 static __always_inline enum mrc_drop accept_inner(const struct ipv6hdr *ip6, void *inner, void *end,
-						  __u16 *inner_proto, int *ce)
+						  __u16 *inner_proto, int *ce, __u32 *csum)
 {
 	__u8 outer_ecn = traffic_class(ip6) & ECN_MASK;
 	__u8 *version = inner;
@@ -233,6 +234,7 @@ static __always_inline enum mrc_drop accept_inner(const struct ipv6hdr *ip6, voi
 	}
 	if (*version >> 4 == 6) {
 		struct ipv6hdr *in6 = inner;
+		__u32 before;
 
 		if ((void *)(in6 + 1) > end)
 			return MRC_DROP_TRUNCATED;
@@ -240,7 +242,11 @@ static __always_inline enum mrc_drop accept_inner(const struct ipv6hdr *ip6, voi
 		*ce = outer_ecn == ECN_CE && (traffic_class(in6) & ECN_MASK) != ECN_CE;
 		if (ecn == ECN_INVALID)
 			return MRC_DROP_CE_NOT_ECT;
-		in6->flow_lbl[0] = (in6->flow_lbl[0] & ~(ECN_MASK << 4)) | ecn << 4;
+		if (ecn != (traffic_class(in6) & ECN_MASK)) {
+			before = *(__u32 *)in6;
+			in6->flow_lbl[0] = (in6->flow_lbl[0] & ~(ECN_MASK << 4)) | ecn << 4;
+			*csum = csum_change(before, *(__u32 *)in6);
+		}
 		*inner_proto = bpf_htons(ETH_P_IPV6);
 		return MRC_DROP_NONE;
 	}

@@ -254,7 +254,7 @@ SEC("xdp.frags")
 int mrc_pop_xdp(struct xdp_md *ctx)
 {
 	struct cursor c;
-	__u32 packets = 1, plane, headers, length = bpf_xdp_get_buff_len(ctx), of_burst;
+	__u32 packets = 1, plane, headers, length = bpf_xdp_get_buff_len(ctx), of_burst, csum;
 	struct arrival a = {};
 	struct outer o = {};
 	struct ethhdr eth, *inner_eth;
@@ -297,7 +297,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return drop_xdp(MRC_DROP_TRUNCATED);
 	eth = *o.eth;
 	of_burst = bpf_ntohs(o.mrc->segments) > 1;
-	reason = accept_inner(o.ip6, o.mrc + 1, c.end, &inner_proto, &ce);
+	reason = accept_inner(o.ip6, o.mrc + 1, c.end, &inner_proto, &ce, &csum);
 	count_arrival(&a, packets, length, ce);
 	if (!reason)
 		reason = check_hosts(o.mrc + 1, c.end, inner_proto, a.peer, a.host_id, packets);

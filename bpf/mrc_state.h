@@ -68,6 +68,8 @@ struct mrc_selection {
 	__s32 rank; /* enum rank to select now */
 	__u32 most; /* EVs to select, at most */
 	__u32 count; /* EVs selected */
+	__u32 first; /* EV to begin with: slot × planes + plane */
+	__u32 reserved;
 };
 
 /* ---- probing: send_probe.h, piggyback.h, idle_timeout.h, timer_packet.h -------------------- */

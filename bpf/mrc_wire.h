@@ -42,7 +42,7 @@ struct mrc_hdr {
 	__u8 flags; /* MRC_FLAG_*; a reply echoes them */
 	__u8 key_id; /* key of `auth`: mrc_auth.tx_id of the sender; 0 = not tagged */
 	__be16 sender; /* host id */
-	__be16 ev; /* of the sender's EVs to the receiver; in a reply: the EV that was probed */
+	__be16 ev; /* of the sender's EVs to the receiver; in a reply: the EV that was probed, whichever way it takes */
 	/* Data: wire packets sent on this EV before this one. Requests: number to this receiver. Replies: the request's. */
 	__be32 seq;
 	__be16 segments; /* wire packets in this burst; 1 unless the sender left a GSO packet whole */

@@ -5,7 +5,8 @@
  * tick walks over the peers twice. The first walk probes one peer under each T0: on its EV through that T1, and on
  * another EV of the plane. The second walk begins when the replies are due. If the first EV did not answer and the
  * other did, it leaves the EVs of all peers under that T0. If neither answered, nothing is known of the T0, and each of
- * its peers is probed.
+ * its peers is probed. So is a peer whose packets have arrived on the EV since the failure: a switch may lose
+ * the packets to some hosts only.
  */
 #ifndef MRC_NEIGHBOURS_H
 #define MRC_NEIGHBOURS_H
@@ -72,6 +73,14 @@ static __always_inline __s32 unanswered_on(__u32 host_id, __u32 number, __u32 se
 	return stats ? (__s32)(seq - stats->reply_seq) : 0;
 }
 
+/* Return 1 if packets arrived on an EV after a failure, by a report. */
+static __always_inline int has_arrivals_since(__u32 host_id, __u32 number, const struct mrc_t1_failure *failure)
+{
+	const struct mrc_path_stats *stats = path_stats_at(ev_index(host_id, number));
+
+	return stats && aged(stats->arrived_ns, failure->ns, 1);
+}
+
 /* Note which probes were sent to the first peer under a T0. If some of them were not due, because the peer is being
  * probed already, the next peer under the T0 takes its place.
  */
@@ -85,13 +94,15 @@ static __always_inline void note_probes(struct mrc_t0_verdict *entry, __u32 sent
 	entry->other_seq = probe_seq_of(entry->host_id, entry->other);
 }
 
-/* Return the state of a T0, by the answers of the peer that was probed. */
-static __always_inline __u32 judge_t0(const struct mrc_t0_verdict *entry)
+/* Return the state of a T0, by the answers of the peer that was probed, and by what arrived there. */
+static __always_inline __u32 judge_t0(const struct mrc_t1_failure *failure, const struct mrc_t0_verdict *entry)
 {
 	__s32 missing = unanswered_on(entry->host_id, entry->number, entry->seq);
 
 	if (unanswered_on(entry->host_id, entry->other, entry->other_seq) > 0)
 		return T0_UNKNOWN;
+	if (has_arrivals_since(entry->host_id, entry->number, failure))
+		return T0_ALIVE;
 	return missing >= T0_PROBES ? T0_DEAD : missing > 0 ? T0_UNKNOWN : T0_ALIVE;
 }
 
@@ -144,7 +155,8 @@ static long probe_neighbour(__u64 i, void *context)
 }
 
 /* Return how many probes a peer needs. In the first walk: those of the first peer under each T0 that can be judged by
- * them. In the second walk: one where nothing is known of the T0; and the EV is left where the T0's link is dead.
+ * them. In the second walk: one where nothing is known of the T0, or packets arrive nevertheless; and the EV is left where
+ * the T0's link is dead.
  */
 static __always_inline __u32 probes_needed(struct mrc_t1_failure *failure, struct mrc_peer *peer, __u32 host_id,
 					   const struct mrc_ev *ev)
@@ -172,7 +184,9 @@ static __always_inline __u32 probes_needed(struct mrc_t1_failure *failure, struc
 	if (!is_known)
 		return 1;
 	if (entry->verdict == T0_OPEN)
-		entry->verdict = judge_t0(entry);
+		entry->verdict = judge_t0(failure, entry);
+	if (entry->verdict == T0_DEAD && has_arrivals_since(host_id, failure->visited, failure))
+		return 1;
 	if (entry->verdict == T0_DEAD &&
 	    transit(host_id, failure->visited, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE))
 		drop_usable(peer, host_id, failure->visited);

@@ -79,8 +79,11 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 	if (a->ev >= settings.evs_per_plane * settings.planes)
 		return MRC_DROP_BAD_EV;
 	a->plane = a->ev / settings.evs_per_plane;
-	if (a->plane != plane)
-		return MRC_DROP_WRONG_PLANE;
+	if (a->plane != plane) {
+		if (o->mrc->type != MRC_PROBE_REPLY) /* a reply may come by another plane than its request */
+			return MRC_DROP_WRONG_PLANE;
+		a->plane = plane;
+	}
 	if (!same_address(&o->ip6->saddr, a->peer->address[a->plane & (MRC_MAX_PLANES - 1)]))
 		return MRC_DROP_WRONG_SOURCE;
 	if (o->mrc->type == MRC_DATA) {
@@ -150,7 +153,7 @@ static __always_inline int lengths_agree(const struct outer *o, __u32 skb_length
 /* Count a data packet and remove its outer headers. Returns TC_ACT_UNSPEC, or TC_ACT_SHOT if it was dropped. */
 static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o, const struct arrival *a)
 {
-	__u32 segments = bpf_ntohs(o->mrc->segments), packets = 1, length;
+	__u32 segments = bpf_ntohs(o->mrc->segments), packets = 1, length, csum = 0;
 	__u64 hide_ns;
 	struct ethhdr *eth;
 	enum mrc_drop reason;
@@ -163,7 +166,9 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 		packets = segments;
 	}
 	length = skb->len - ETH_HLEN - o->length;
-	reason = accept_inner(o->ip6, o->mrc + 1, (void *)(long)skb->data_end, &inner_proto, &ce);
+	reason = accept_inner(o->ip6, o->mrc + 1, (void *)(long)skb->data_end, &inner_proto, &ce, &csum);
+	if (csum)
+		bpf_csum_update(skb, csum); /* of a packet that the NIC has summed (CHECKSUM_COMPLETE) */
 	count_arrival(a, packets, length, ce);
 	if (!reason)
 		reason = check_hosts(o->mrc + 1, (void *)(long)skb->data_end, inner_proto, a->peer, a->host_id,
@@ -203,14 +208,14 @@ static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scr
 		return accept_untagged(auth, c->mrc.key_id, reason);
 	if (probe_tag(key[0], key[1], c) != c->mrc.auth)
 		return MRC_DROP_BAD_TAG;
-	if (c->mrc.flags & MRC_FLAG_DIAGNOSTIC) /* it is only answered */
-		return MRC_DROP_NONE;
 	now = now_ns();
 	if (!is_new(auth, tx_ns, now)) {
 		request_clock(a->peer, a->host_id, now);
 		*is_believed = 0;
 		return auth->clock_ns ? MRC_DROP_STALE : MRC_DROP_NONE;
 	}
+	if (c->mrc.flags & MRC_FLAG_DIAGNOSTIC) /* it is only answered; each run of a tool counts from 1 */
+		return MRC_DROP_NONE;
 	if (generation != a->peer->generation && is_overtaken(tx_ns, a->peer->plane_mask_ns))
 		return MRC_DROP_STALE;
 	return is_first(replay->requests, bpf_ntohl(c->mrc.seq), table_epoch(replay, generation)) ? MRC_DROP_NONE :

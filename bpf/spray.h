@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Chooses the EV of the next packet: the planes in turn, and in each plane its usable EVs in turn. A plane keeps its
- * share of the traffic while it has a usable EV, and no longer queue than the others (balance.h). So a failed EV is
- * always replaced from its own plane.
+ * share of the traffic while it has a usable EV of full weight, and no longer queue than the others (balance.h). So a
+ * failed EV is always replaced from its own plane.
  */
 #ifndef MRC_SPRAY_H
 #define MRC_SPRAY_H
@@ -35,13 +35,14 @@ __noinline __u32 usable_slot(const struct mrc_peer *peer, __u32 plane, __u32 fro
 	return next_slot(peer->usable, plane * settings.evs_per_plane, settings.evs_per_plane, from);
 }
 
-/* Return the number of a usable EV of any of the planes, or NO_SLOT. */
-__noinline __u32 any_usable(const struct mrc_peer *peer, __u32 plane_mask)
+/* Return the number of a usable EV of any of the planes, or NO_SLOT; another one for each `cursor`. */
+__noinline __u32 any_usable(const struct mrc_peer *peer, __u32 plane_mask, __u32 cursor)
 {
-	__u32 plane, slot;
+	__u32 from = cursor / settings.planes % settings.evs_per_plane, plane, slot, i;
 
-	for (plane = 0; plane < MRC_MAX_PLANES && plane < settings.planes; plane++) {
-		slot = plane_mask & (1u << plane) ? usable_slot(peer, plane, 0) : NO_SLOT;
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
+		plane = (cursor % settings.planes + i) % settings.planes;
+		slot = plane_mask & (1u << plane) ? usable_slot(peer, plane, from) : NO_SLOT;
 		if (slot != NO_SLOT)
 			return plane * settings.evs_per_plane + slot;
 	}
@@ -132,15 +133,15 @@ static __noinline void prefetch_next_ev(struct mrc_peer *peer, struct mrc_rotati
 }
 
 /* Begin on a plane and EV that depend on both hosts. Otherwise alternating packets to many peers would all take the
- * same plane and T1; so would packets of many senders to one peer.
+ * same plane and T1; so would packets of many senders to one peer, and of hosts that all begin at once.
  */
 static __noinline void begin_rotation(const struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id)
 {
-	__u32 first = host_id + settings.host_id, i;
+	__u32 first = pair_offset(settings.host_id, host_id, settings.planes * peer->slots), i;
 
 	rotation->plane = first % settings.planes;
 	for (i = 0; i < MRC_MAX_PLANES; i++)
-		rotation->slot[i] = first / settings.planes % (peer->slots ?: 1);
+		rotation->slot[i] = first / settings.planes;
 }
 
 /* Note packets on a plane that has a queue. */
@@ -187,7 +188,7 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 		plane_mask = planes_in_pace(host_id, plane_mask & peer->usable_planes, out->packets);
 	/* The planes in pace may have lost their last usable EV since: other CPUs withdraw EVs meanwhile. */
 	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) &&
-	    !set_choice(any_usable(peer, all_planes), out))
+	    !set_choice(any_usable(peer, all_planes, rotation->plane), out))
 		return 0;
 	number = out->plane * settings.evs_per_plane + out->slot;
 	index = ev_index(host_id, number);

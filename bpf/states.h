@@ -151,13 +151,13 @@ __noinline int rank_at(__u32 index, __u32 plane_mask)
 }
 
 /* Select an EV if it has the wanted rank. EVs come slot by slot over all planes, so that a few EVs are of different
- * planes.
+ * planes; from another one on for each pair of hosts, so that the few EVs of all hosts are not those of one T1.
  */
 static long select_usable(__u64 cursor, void *context)
 {
 	struct mrc_selection *c = *(struct mrc_selection **)context;
-	__u32 plane = cursor % settings.planes, slot = cursor / settings.planes;
-	__u32 number = plane * settings.evs_per_plane + slot;
+	__u32 at = c->first + cursor, plane = at % settings.planes;
+	__u32 slot = at / settings.planes % settings.evs_per_plane, number = plane * settings.evs_per_plane + slot;
 
 	if (rank_at(ev_index(c->host_id, number), c->plane_mask) != c->rank)
 		return 0;
@@ -183,6 +183,7 @@ __noinline int write_usable(struct mrc_peer *peer, __u32 host_id, __u32 plane_ma
 	__builtin_memset(c, 0, sizeof(*c));
 	c->host_id = host_id;
 	c->plane_mask = plane_mask;
+	c->first = pair_offset(settings.host_id, host_id, settings.planes * peer->slots);
 	c->most = MRC_MAX_EVS_PER_PEER;
 	for (rank = RANK_GOOD; rank < RANK_NEVER; rank++) {
 		if (rank != RANK_GOOD) {

@@ -217,11 +217,8 @@ static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 	spent = __sync_lock_test_and_set(sum, 0);
 	clock->refilled_ns = now;
 	extra = spent / 3 < more / 2 ? spent / 3 : more / 2;
-	clock->budget += more > spent + extra ? more - spent : extra;
-	if (clock->budget > (__s64)most)
-		clock->budget = most;
-	if (clock->budget < -(__s64)settings.idle_probes) /* forgive what suspicion has spent beyond a second's worth */
-		clock->budget = -(__s64)settings.idle_probes;
+	/* The lower bound forgives what suspicion has spent beyond a second's worth. */
+	refill_budget(&clock->budget, more > spent + extra ? more - spent : extra, -(__s64)settings.idle_probes, most);
 }
 
 /* Run one tick and return the time to the next in ns. `node`, `clock` and the packet are set; the packet has outer

@@ -146,8 +146,8 @@ MUTANTS = (
         "tick",
     ),
     _bpf(
-        "if (clock->budget > (__s64)most)\n",
-        "if (clock->budget > (__s64)most * 1000)\n",
+        "if (after > most)\n",
+        "if (after > most * 1000)\n",
         "a budget that nobody used grows without bound",
         "tick",
     ),

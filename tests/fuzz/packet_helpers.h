@@ -263,6 +263,12 @@ long bpf_l4_csum_replace(struct __sk_buff *s, __u32 offset, __u64 from, __u64 to
 	return 0;
 }
 
+/* No packet here has a sum (CHECKSUM_COMPLETE). */
+__s64 bpf_csum_update(struct __sk_buff *s, __u32 csum)
+{
+	return -NOT_SUPPORTED;
+}
+
 long bpf_redirect(__u32 ifindex, __u64 flags)
 {
 	require(ifindex && !(flags & ~(__u64)BPF_F_INGRESS));

@@ -75,6 +75,13 @@ class Outcome:
     open: set[tuple[str, str]] = field(default_factory=set)  # (table, field or "" for all): not predicted
 
 
+def pair_offset(sender: int, receiver: int, places: int) -> int:
+    """Returns where a pair of hosts begins, out of `places`: R2 of M. Roberts (2018), in fractions of 2^32."""
+    plastic = 1.324717957244746
+    one, other = (round(U32 / plastic**power) for power in (1, 2))
+    return (sender * one + receiver * other) % U32 * places // U32
+
+
 class DroppedError(Exception):
     """The packet is dropped; the text is the reason's name."""
 
@@ -167,8 +174,11 @@ class Arriving:
         """Notes that the packet adds to a count."""
         self.set(table, index, name, self.get(table, index, name) + count)
 
-    def is_tagged(self, o: Outer, message: bytes) -> bool:
-        """Returns whether the packet has a right tag; False if it needs none. Raises DroppedError."""
+    def is_tagged(self, o: Outer, message: bytes, check: Callable[[], None] = lambda: None) -> bool:
+        """Returns whether the packet has a right tag; False if it needs none. Raises DroppedError.
+
+        `check` comes before the tag is computed.
+        """
         if self.host.mode is AuthMode.OFF:
             return False
         if o.key_id == 0:
@@ -177,6 +187,7 @@ class Arriving:
             return False
         if o.key_id not in self.host.keys:
             raise DroppedError("unknown_key")
+        check()
         if siphash24(message, key=self.host.keys[o.key_id](o.sender, self.host.id)).digest() != o.tag:
             raise DroppedError("bad_tag")
         return True
@@ -336,14 +347,14 @@ class Probe:
         at, o = self.at, self.o
         is_tagged = at.is_tagged(o, self.header + self.body)
         at.count_untagged(o)
-        if o.flags & DIAGNOSTIC:
-            return False
         if not is_tagged:
-            return True
+            return not o.flags & DIAGNOSTIC
         if not at.is_new(o):
             at.request_clock(self.peer)
             if at.get("auths", self.peer, "clock_ns"):
                 raise DroppedError("stale")
+            return False
+        if o.flags & DIAGNOSTIC:
             return False
         if self.generation != at.get("peers", self.peer, "generation") and self._is_overtaken():
             raise DroppedError("stale")
@@ -352,13 +363,17 @@ class Probe:
             epoch += 1
             at.set("replays", self.peer, "generation", self.generation)
             at.set("replays", self.peer, "epoch", epoch)
-        self._note_first("requests", o.seq, epoch)
+        at.set("replays", *self._noted("requests", o.seq, epoch))
         return True
 
     def _reply_ev(self, plane: int) -> int:
-        """Returns the next usable EV of the plane, another one for each probe; else the request's."""
-        first = (self.seq + self.o.ev) % U32 % self.host.most_evs(self.peer)
-        ring = [plane * self.host.slots + (first + i) % self.host.slots for i in range(self.host.slots)]
+        """Returns the next usable EV of the plane, else of any, another one for each probe; else the request's."""
+        cursor, slots, planes = (self.seq + self.o.ev) % U32, self.host.slots, len(self.host.planes)
+        first = cursor % self.host.most_evs(self.peer)
+        ring = [plane * slots + (first + i) % slots for i in range(slots)]
+        if not self.o.flags & DIAGNOSTIC:
+            others = [(cursor + i) % planes for i in range(planes)]
+            ring += [other * slots + (cursor // planes + i) % slots for other in others for i in range(slots)]
         return next((n for n in ring if n in self.usable), self.o.ev)
 
     def _reply(self, headers: bytes, ev: int, counts: bytes, tx_ns: int) -> bytes:
@@ -395,12 +410,8 @@ class Probe:
         end = begin + COUNT * self.counts if self.counts else begin
         if self.counts > REPORT_EVS or (self.counts and len(at.frame) < end):
             raise DroppedError("bad_probe")
-        if at.is_tagged(o, self.header + self.body + at.frame[begin:end]):
-            if (now - self.tx_ns) % U64 > 500 * MS:
-                raise DroppedError("stale")
-            if (at.get("auths", self.peer, "sent") - o.seq) % U32 >= 65536:
-                raise DroppedError("unsolicited_reply")
-            self._note_first("replies", o.seq, 0)
+        if at.is_tagged(o, self.header + self.body + at.frame[begin:end], self._check_age):
+            at.set("replays", *self._noted("replies", o.seq, 0))
             self._learn_clock()
         at.count_untagged(o)
         if (self.peer, o.ev) not in self.host.headers:
@@ -411,6 +422,14 @@ class Probe:
         at.out.open |= JUDGED
         self._learn_status()
 
+    def _check_age(self) -> None:
+        """Raises DroppedError unless the reply answers a request of the last half second for the first time."""
+        if (self.at.now - self.tx_ns) % U64 > 500 * MS:
+            raise DroppedError("stale")
+        if (self.at.get("auths", self.peer, "sent") - self.o.seq) % U32 >= 65536:
+            raise DroppedError("unsolicited_reply")
+        self._noted("replies", self.o.seq, 0)
+
     def _learn_clock(self) -> None:
         if (self.at.now - self.tx_ns) % U64 > 100 * MS:
             return
@@ -420,8 +439,10 @@ class Probe:
 
     # ---- both ----
 
-    def _note_first(self, kind: str, number: int, epoch: int) -> None:
-        """Notes a number. Raises DroppedError if it has arrived before, or is so old that nobody knows.
+    def _noted(self, kind: str, number: int, epoch: int) -> tuple[Any, str, int]:
+        """Returns index, field and value of the word that notes a number.
+
+        Raises DroppedError if it has arrived before, or is so old that nobody knows.
 
         Numbers go through the words of the window, 32 in each, lap by lap. A word holds the numbers of one lap.
         """
@@ -435,7 +456,7 @@ class Probe:
                 kept = seen
             if kept & bit or 1 <= (its_lap - lap) % LAPS <= LAPS_OLD:
                 raise DroppedError("replayed")
-        self.at.set("replays", index, kind, epoch % EPOCHS << 54 | lap << 32 | kept | bit)
+        return index, kind, epoch % EPOCHS << 54 | lap << 32 | kept | bit
 
     def _is_overtaken(self) -> bool:
         newest: int = self.at.get("peers", self.peer, "plane_mask_ns")
@@ -464,7 +485,7 @@ class Probe:
         """Usable are the good EVs on links of both ends, and while these are too few, the best of the others."""
         at, plane_mask = self.at, self.plane_mask & self.at.get("node", (), "plane_mask")
         numbers = [n for peer, n in self.host.headers if peer == self.peer and plane_mask >> n // self.host.slots & 1]
-        ranked = sorted((self._rank(n), n % self.host.slots, n) for n in numbers)
+        ranked = sorted((self._rank(n), self._place(n), n) for n in numbers)
         most = at.get("peers", self.peer, "floor") or 1
         self.usable = [n for rank, _, n in ranked if rank == 1]
         self.usable += [n for rank, _, n in ranked if 1 < rank < 5][: max(0, most - len(self.usable))]
@@ -475,6 +496,12 @@ class Probe:
         at.set("peers", self.peer, "usable_planes", sum(1 << p for p in {n // self.host.slots for n in self.usable}))
         at.add("peers", self.peer, "usable_changes", 1)
         at.set("watches", self.peer, "due_ns", 0)
+
+    def _place(self, n: int) -> int:
+        """Returns an EV's place in the order over all planes, which begins elsewhere for each pair of hosts."""
+        planes = len(self.host.planes)
+        first = pair_offset(self.host.id, self.peer, planes * self.host.most_evs(self.peer))
+        return (n % self.host.slots * planes + n // self.host.slots - first) % self.host.evs
 
     def _rank(self, n: int) -> int:
         def get(table: str, name: str) -> int:
@@ -608,7 +635,7 @@ def _verify(at: Arriving, o: Outer, plane: int) -> None:
         ("wrong_receiver", o.receiver != at.host.id),
         ("unknown_sender", o.sender not in at.host.peers),
         ("bad_ev", o.ev >= at.host.evs),
-        ("wrong_plane", o.ev // at.host.slots != plane),
+        ("wrong_plane", o.type != REPLY and o.ev // at.host.slots != plane),
     ):
         if is_wrong:
             raise DroppedError(reason)

@@ -11,7 +11,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from siphash24 import siphash24
 
-from labkit.traffic.wire import DATA, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
+from labkit.traffic.wire import DATA, DIAGNOSTIC, MRC, PROBE_REPLY, PROBE_REQUEST, MRCCount, MRCProbe, MRCReport
 from mrcd.auth.keyring import Keyring, pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.kernel import abi
@@ -199,6 +199,19 @@ def test_a_request_is_believed_once(bench: Bench) -> None:
     refuses(bench, tagged(request(bench, 9)), "replayed")  # too old to tell
 
 
+def test_a_recorded_diagnostic_request_is_answered_for_half_a_second(bench: Bench) -> None:
+    """Its number is of one run of a tool, so only its time tells that it is new."""
+    recorded = tagged(request(bench, flags=DIAGNOSTIC))
+    for advanced in (0, 499 * MS):
+        advance(advanced)
+        assert bench.pop("tc", recorded, PLANE)[0] == "redirect"
+    advance(MS)
+    refuses(bench, recorded, "stale")
+    bench.tables.auths["clock_ns"][H2] = 0  # unknown: nothing is believed, and every request is answered
+    assert bench.pop("tc", recorded, PLANE)[0] == "redirect"
+    assert not bench.tables.rxs["probes"][H2].any()
+
+
 def test_a_request_of_the_tables_before_is_not_believed(bench: Bench) -> None:
     old = tagged(request(bench, 30, plane_mask=0))
     advance(1)
@@ -229,6 +242,30 @@ def test_what_a_reply_says_is_under_the_tag(bench: Bench, change: str) -> None:
     forged = forged_like(reply_to(bench, sent, packets=9 * (change == "counts"), plane_mask=mask), genuine)
     forged[MRC].tx_ns += change == "clock"
     refuses(bench, forged, "bad_tag")
+
+
+@pytest.mark.parametrize(
+    ("seq", "ago_ns", "reason"),
+    [
+        (-1, 600 * MS, "stale"),
+        (-1, -MS, "stale"),
+        (0, 0, "replayed"),
+        (-65536, 0, "unsolicited_reply"),
+        (-1, 0, "bad_tag"),
+    ],
+)
+def test_the_tag_of_a_forged_reply_is_computed_last(bench: Bench, seq: int, ago_ns: int, reason: str) -> None:
+    """The tag of a reply with 128 counts is of 1 KB; each reply here has a wrong one. `seq`: beside the newest."""
+    own_request(bench)  # one more, whose number no reply has yet
+    sent = own_request(bench)
+    genuine = tagged(reply_to(bench, sent))
+    bench.pop("tc", genuine, genuine[MRC].ev // SLOTS)
+    assert bench.drops() == {}
+    sent[MRC].seq = (sent[MRC].seq + seq) % 2**32
+    sent[MRCProbe].tx_ns -= ago_ns
+    forged = reply_to(bench, sent)
+    forged[MRC].key_id = OLD.key_id
+    refuses(bench, forged, reason)
 
 
 def own_data(bench: Bench) -> Packet:

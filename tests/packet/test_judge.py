@@ -31,6 +31,7 @@ from tests.packet.reports import (
     unfading,
 )
 from tests.packet.rig import Bench, Setup
+from tests.packet.ticks import HEALTH, postpone, tick_h2_now
 
 pytestmark = pytest.mark.root
 
@@ -362,6 +363,29 @@ def test_probe_bursts_are_limited_to_two_percent_of_the_packets(bench: Bench) ->
     assert sizes == [BURST_PROBES] * 9 + [1] * 2  # the few packets sent pay for the ninth
     r.send_all(BURST_PROBES * 67 // len(EVERY) + 1)
     assert [lag() for _ in range(3)] == [BURST_PROBES, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("budget", "sent"),
+    [(100, BURST_PROBES), (1, BURST_PROBES), (0, 1), (1 - HEALTH.idle_probes, 1), (-HEALTH.idle_probes, 0)],
+)
+def test_probe_bursts_are_charged_to_the_budget(bench: Bench, budget: int, sent: int) -> None:
+    """Bursts overdraw it; then an EV gets one probe per report, until a second's worth is overdrawn."""
+    bench.tables.clock["budget"] = budget
+    r = lagging(bench)
+    assert r.burst(5, 0) == sent
+    assert bench.tables.clock["budget"] == budget - sent
+
+
+def test_an_ev_that_lags_without_a_burst_is_given_back_by_the_probes_of_the_tick(bench: Bench) -> None:
+    bench.tables.clock["budget"] = -HEALTH.idle_probes
+    r = lagging(bench)
+    bench.tables.path_stats["probe_after_ns"][H2] = 0
+    postpone(bench, H5)
+    tick_h2_now(bench)
+    assert r.burst(5) > 0
+    r.quiet()
+    assert state(bench, 5)[0] == EvState.GOOD
 
 
 def test_many_lagging_evs_share_the_probes_of_a_report(bench: Bench, r: Reporter) -> None:

@@ -14,6 +14,7 @@ from scapy.packet import Packet, Raw
 from labkit.traffic.wire import MRC
 from mrcd.kernel.enums import EvState
 from tests.packet.clock import now, running
+from tests.packet.model import pair_offset
 from tests.packet.packets import (
     ETHERNET,
     EVS,
@@ -124,16 +125,17 @@ def test_peers_have_rotations_of_their_own(bench: Bench) -> None:
 
 
 def test_first_packets_to_peers_use_different_planes(bench: Bench) -> None:
-    """The first plane and slot depend on the host id, so that packets to many peers fill all planes alike."""
+    """The first plane and slot depend on both host ids, so that packets to many peers fill all planes alike."""
     bench.set_rotations(0)
     for host in (H1, H2, H5):
-        first = host % PLANES * SLOTS + host // PLANES
+        turn = pair_offset(H0, host, PLANES * int(bench.peer(host)["slots"]))
+        first = turn % PLANES * SLOTS + turn // PLANES
         evs = [pushed(bench, datagram(H0, host))[0] for _ in range(EVS)]
         assert evs[:2] == [first, (first + SLOTS) % EVS]
         assert set(evs) == set(bench.usable(host))
     bench.set_rotations(0)
     bench.tables.peers["slots"][H5] = 1  # a peer may have fewer EVs than its table row
-    assert pushed(bench, datagram(H0, H5))[0] == H5 % PLANES * SLOTS
+    assert pushed(bench, datagram(H0, H5))[0] == pair_offset(H0, H5, PLANES) * SLOTS
 
 
 # ---- counters ----

@@ -14,7 +14,8 @@ import pytest
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState, Histogram, Reason
 from tests.packet.clock import MS, now
-from tests.packet.packets import EVS, H2, H5, PLANES, SLOTS
+from tests.packet.model import pair_offset
+from tests.packet.packets import EVS, H0, H2, H5, PLANES, SLOTS
 from tests.packet.reports import EVERY, LOSSES, Reporter, events, others
 from tests.packet.rig import Bench, Setup
 
@@ -22,7 +23,12 @@ pytestmark = pytest.mark.root
 
 ANY = list(EvState)
 UNKNOWN, GOOD, SKIP, ASSUMED_BAD, DENIED = ANY
-BY_SLOT = [plane * SLOTS + slot for slot in range(SLOTS) for plane in range(PLANES)]
+
+
+def in_order(host: int) -> list[int]:
+    """Returns the EVs slot by slot over all planes, from the one on with which this host begins towards a host."""
+    first = pair_offset(H0, host, EVS)
+    return [n % PLANES * SLOTS + n // PLANES % SLOTS for n in range(first, first + EVS)]
 
 
 def set_state(
@@ -167,7 +173,7 @@ def usable_by_rank(bench: Bench) -> list[int]:
 
     chosen: list[int] = []
     for wanted in range(1, 6):
-        for ev in BY_SLOT:
+        for ev in in_order(H2):
             full = wanted > 1 and len(chosen) >= floor
             if rank(ev) == wanted and not full and not (wanted == 5 and any(rank(e) < 5 for e in chosen)):
                 chosen.append(ev)
@@ -190,11 +196,23 @@ def test_the_usable_evs_are_the_best_ones(bench: Bench, seed: int) -> None:
         assert bench.usable(H2) == usable_by_rank(bench)
 
 
+@pytest.mark.parametrize("worse", [UNKNOWN, ASSUMED_BAD])
+def test_the_floors_of_two_pairs_take_different_t1s(bench: Bench, worse: EvState) -> None:
+    """In mass congestion, and when a cluster starts, the floors of all hosts would fill from T1 0 on."""
+    floors = []
+    for host in (H2, H5):
+        bench.set_state(host, worse, *EVERY)
+        floors.append(bench.usable(host))
+        assert floors[-1] == sorted(in_order(host)[:PLANES])
+        assert {ev // SLOTS for ev in floors[-1]} == set(range(PLANES))
+    assert not {*floors[0]} & {*floors[1]}
+
+
 @pytest.mark.parametrize("reason", [Reason.LOSS, Reason.GREY_LOSS])
 def test_lossy_evs_fill_the_floor(bench: Bench, reason: Reason) -> None:
     for ev in others(5, 10):
         assert set_state(bench, ev, ASSUMED_BAD, reason)
-    assert bench.usable(H2) == [0, 4, 5, 10]
+    assert bench.usable(H2) == [5, 8, 10, 12]
 
 
 def test_a_reply_updates_the_plane_mask_of_the_peer(bench: Bench, r: Reporter) -> None:

@@ -66,7 +66,11 @@ def out(bench: Bench, side: tuple[Sender, list[Tap]], packet: Packet) -> list[in
     indirect=True,
 )
 @pytest.mark.parametrize("granularity", ["burst", "packet"])
-@pytest.mark.parametrize("packet", [ack(), ack(IPV6), ack(options=TIME)], ids=["ipv4", "ipv6", "timestamp"])
+@pytest.mark.parametrize(
+    "packet",
+    [ack(), ack(IPV6), ack(options=TIME), *(ack(flags=flags) for flags in ("AE", "AC", "AEC", "AECN"))],
+    ids=["ipv4", "ipv6", "timestamp", "ece", "cwr", "ace-3", "ace-7"],
+)
 def test_a_single_acknowledgement_is_copied_to_another_plane(
     bench: Bench, granularity: Granularity, packet: Packet
 ) -> None:
@@ -102,7 +106,7 @@ def test_an_acknowledgement_long_after_another_is_copied_again(bench: Bench) -> 
 @pytest.mark.parametrize(
     ("bench", "packet"),
     [
-        *((LONG, ack(flags=flags)) for flags in ("S", "SA", "FA", "RA", "PA", "EA")),
+        *((LONG, ack(flags=flags)) for flags in ("S", "SA", "FA", "RA", "PA", "SEC", "UA")),
         (LONG, ack(payload=b"x")),
         (LONG, ack(options=SACK)),  # TCP counts these as duplicate ACKs
         (LONG, ack(IPV6, options=TIME + SACK)),
@@ -119,7 +123,8 @@ def test_an_acknowledgement_long_after_another_is_copied_again(bench: Bench) -> 
         "fin",
         "rst",
         "psh",
-        "ece",
+        "syn-ece",
+        "urg",
         "data",
         "sack",
         "sack6",

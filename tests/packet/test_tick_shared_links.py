@@ -9,6 +9,7 @@ import pytest
 from mrcd.kernel import abi, libbpf
 from mrcd.kernel.enums import EvState, Reason
 from tests.cluster_files import dual
+from tests.packet.clock import now
 from tests.packet.packets import EVS, H2, H5
 from tests.packet.reports import EVERY
 from tests.packet.rig import NEVER, Bench, Setup
@@ -119,6 +120,23 @@ def test_the_control_ev_is_one_in_use(h2_bench: Bench, wires: list[Tap]) -> None
 
 
 @pytest.mark.parametrize("bench", [Setup(more=dual(H6, 1, 2))], indirect=True, ids=["usid"])
+@pytest.mark.parametrize(
+    ("arrived_at", "age_ns", "left", "asked"),
+    [(H6, -1, [H5], [H6]), (H5, -1, [], []), (H6, 0, [H5, H6], []), (H5, 0, [H5, H6], [])],
+)
+def test_an_ev_on_which_packets_arrive_is_not_left_for_a_shared_failure(
+    h2_bench: Bench, wires: list[Tap], arrived_at: int, age_ns: int, left: list[int], asked: list[int]
+) -> None:
+    """Reports say that packets arrived on EV 6 after the failure: at the probed peer, or at another under its T0."""
+    postpone(h2_bench, H6)
+    fail_ev(h2_bench, 6, reason=Reason.OVERDUE)
+    h2_bench.path_stats(arrived_at, 6)["arrived_ns"] = now() - age_ns
+    assert probes_of_other_peers(h2_bench, wires, [7]) == EXPECTED_PROBES
+    assert [host for host in (H5, H6) if h2_bench.ev(host, 6)["state"] == ASSUMED_BAD] == left
+    assert [r for r in probe_requests(wires)[0] if r[0] not in (H2, *left)] == [(host, 6) for host in asked]
+
+
+@pytest.mark.parametrize("bench", [Setup(more=dual(H6, 1, 2))], indirect=True, ids=["usid"])
 def test_the_next_peer_replaces_one_that_is_being_probed_already(h2_bench: Bench, wires: list[Tap]) -> None:
     postpone(h2_bench, H6)
     h2_bench.path_stats(H5, 6)["probe_after_ns"] = NEVER
@@ -151,7 +169,7 @@ def test_a_lossy_ev_fills_the_floor_after_a_shared_failure(h2_bench: Bench, wire
     postpone(h2_bench, H5)
     probes_after_failure(h2_bench, wires, [7])
     assert h5_state(h2_bench, 6)[0] == ASSUMED_BAD
-    assert h2_bench.usable(H5) == [0, 4, 5, 7]
+    assert h2_bench.usable(H5) == [4, 5, 7, 11]
 
 
 @pytest.mark.parametrize("what", ["loss", "not in use", "twice", "detached"])

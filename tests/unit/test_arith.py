@@ -19,6 +19,7 @@ from tests.unit.c_functions import compiled
 FUNCTIONS = """
 int ecn_decapsulated(u8 u8)
 u16 csum_replace16(u16 u16 u16)
+u32 csum_change(u32 u32)
 u32 lowest_bit(u64)
 u32 next_slot(const_u64* u32 u32 u32)
 u32 known_lost(u32 s32 s32)
@@ -30,6 +31,7 @@ u32 smoothed_pace(u32 u32 u64)
 u64 arrival_window(u64 u32 u32)
 u64 hold_down_ns(u32 u32 u32)
 u32 ramp_weight(u64 u64)
+int takes_turn(u16 u32)
 u64 backoff_ns(u32 u32 u32)
 int aged(u64 u64 u64)
 u64 seen_after(u64 u32 u32)
@@ -113,6 +115,15 @@ def test_a_checksum_follows_a_changed_word(arith: ctypes.CDLL) -> None:
         # The sum does not depend on the byte order: the programs use words in memory order.
         swapped = [int.from_bytes(v.to_bytes(2, "big"), "little") for v in (before, old, new)]
         assert arith.csum_replace16(*swapped) == int.from_bytes(after.to_bytes(2, "big"), "little")
+
+
+def test_the_sum_of_a_packet_after_a_change(arith: ctypes.CDLL) -> None:
+    """The sum is folded as the kernel folds it: 65535 and 0 are the same."""
+    rng = random.Random(7)
+    for _ in range(2000):
+        words = [rng.choice([0, 2**32 - 1, rng.getrandbits(32)]) for _ in range(11)]
+        change = arith.csum_change(words[0], words[10])
+        assert (sum(words[:10]) + change) % 0xFFFF == sum(words[1:]) % 0xFFFF
 
 
 # ---- bitmaps ----
@@ -299,6 +310,14 @@ def test_the_weight_of_an_ev_doubles_with_each_third_of_the_ramp(arith: ctypes.C
     weights = {0: 1, 100 * MS - 1: 1, 100 * MS: 2, 200 * MS - 1: 2, 200 * MS: 4, ramp - 1: 4, ramp: 8, 2**40: 8}
     assert {ns: arith.ramp_weight(ns, ramp) for ns in weights} == weights
     assert arith.ramp_weight(2**40, ramp) == arith.ramp_weight(0, 0) == abi.WEIGHT_FULL
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 8, 16, 64, 252, 256])
+def test_an_ev_that_sees_every_nth_turn_takes_its_share(arith: ctypes.CDLL, every: int) -> None:
+    for weight in (1, 2, 4):
+        for first in {0, 1, every // 2, every - 1}:
+            taken = sum(arith.takes_turn((first + i * every) % 2**16, weight) for i in range(256))
+            assert abs(taken - 256 * weight / abi.WEIGHT_FULL) <= 8
 
 
 @pytest.mark.parametrize("words", [0, 1, 3, 7, 135])
