@@ -101,6 +101,7 @@ struct mrc_clone_job {
 /* One per peer: its callback runs when dense traffic to the peer stops. Index: host id. */
 struct mrc_idle_timer {
 	struct bpf_timer timer;
+	__u64 due_ns; /* when it expires, if nothing restarts it */
 };
 
 /* The timer packet. One entry. */
