@@ -125,11 +125,19 @@ static __always_inline int is_small(const struct __sk_buff *skb)
 	return !skb->gso_size && skb->len <= SMALL_PACKET_MAX;
 }
 
-/* Return 1 if this packet can carry a probe: its checksum must lie in the ballast, wherever the NIC writes it. */
+/* Protocols whose checksum, if a NIC is to write it, is near the beginning of their header. */
+#define NEAR_CHECKSUMS                                                                                             \
+	(1ULL << IPPROTO_ICMP | 1ULL << IPPROTO_TCP | 1ULL << IPPROTO_UDP | 1ULL << IPPROTO_ESP | 1ULL << IPPROTO_AH | \
+	 1ULL << IPPROTO_ICMPV6)
+
+/* Return 1 if this packet can carry a probe: its checksum must lie in the ballast, wherever the NIC writes it. That of a
+ * packet in a tunnel, or behind IPv6 extension headers, may lie behind it.
+ */
 static __always_inline int can_carry_probe(const struct inner *inner)
 {
-	return inner->l3_length <= sizeof(struct ipv6hdr) &&
-	       (inner->ip_proto == IPPROTO_TCP || inner->ip_proto == IPPROTO_UDP);
+	__u64 near = NEAR_CHECKSUMS >> (inner->ip_proto & 63) & (inner->ip_proto < 64);
+
+	return inner->l3_length <= sizeof(struct ipv6hdr) && (near || inner->ip_proto == IPPROTO_SCTP);
 }
 
 #endif

@@ -4,7 +4,8 @@
  * Data on a quicker plane overtakes data on a slower one. The peer's selective acknowledgements (RFC 2018) report that
  * at once. Linux' RACK (RFC 8985) takes overtaken data for lost after a quarter of the least round trip, or a whole
  * one at most. So while the first gap in the peer's received data is younger than the skew, the SACK option becomes an
- * unknown option. Cumulative acknowledgements stay.
+ * unknown option. Cumulative acknowledgements stay. Where several packets are lost, the first gap moves with each that
+ * is repaired: a gap before data that has arrived long ago is old.
  */
 #ifndef MRC_SACK_HIDING_H
 #define MRC_SACK_HIDING_H
@@ -18,6 +19,8 @@
 #define TCP_OPTION_SACK 5
 #define TCP_OPTION_TIMESTAMP 8
 #define TCP_OPTION_UNKNOWN 253 /* for experiments (RFC 4727 §6): TCP ignores it */
+#define RIGHT_EDGE 6 /* offset of the first block's right edge, in a SACK option (RFC 2018 §3) */
+#define GAP_WINDOWS 8 /* for so many windows an edge is remembered: sequence numbers wrap */
 #define TIMESTAMP_LENGTH 12 /* bytes, with the two NOPs before it */
 
 /* Return how long gaps are hidden from this host's TCP: 1.5 times the delay skew between planes; 0 = never. */
@@ -64,8 +67,9 @@ __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 	struct inner inner = {};
 	struct mrc_sack_gap *gap;
 	struct tcphdr tcp;
-	__u32 at, option, flow, slot;
+	__u32 at, option, flow, slot, ack;
 	__be16 from, to;
+	__be32 right;
 	__u64 now;
 
 	if (parse_inner(skb, &key, &inner) || inner.ip_proto != IPPROTO_TCP || inner.fragment)
@@ -74,7 +78,8 @@ __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 	if (bpf_skb_load_bytes(skb, at, &tcp, sizeof(tcp)))
 		return 0;
 	option = sack_at(skb, at, &tcp);
-	if (!option)
+	if (!option || bpf_skb_load_bytes(skb, at + option, &from, sizeof(from)) ||
+	    bpf_skb_load_bytes(skb, at + option + RIGHT_EDGE, &right, sizeof(right)))
 		return 0;
 	flow = flow_of_ack(skb, &key, &tcp);
 	slot = flow >> 20 & (SACK_GAPS - 1);
@@ -84,15 +89,16 @@ __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 	now = now_ns();
 	if (gap->flow != flow && !aged(now, gap->ns, window_ns))
 		return 0; /* the flows would otherwise restart each other's window */
-	if (gap->flow != flow || gap->ack != tcp.ack_seq) {
+	ack = bpf_ntohl(tcp.ack_seq);
+	if (gap->flow != flow || (__s32)(ack - gap->edge) >= 0 || aged(now, gap->ns, GAP_WINDOWS * window_ns)) {
 		gap->flow = flow;
-		gap->ack = tcp.ack_seq;
+		gap->edge = bpf_ntohl(right);
+		if ((__s32)(gap->edge - ack) <= 0) /* the first block may tell of a duplicate (RFC 2883) */
+			gap->edge = ack + 1;
 		gap->ns = now;
 	} else if (aged(now, gap->ns, window_ns)) {
 		return 0;
 	}
-	if (bpf_skb_load_bytes(skb, at + option, &from, sizeof(from)))
-		return 0;
 	to = (from & bpf_htons(0xff)) | bpf_htons(TCP_OPTION_UNKNOWN << 8);
 	bpf_l4_csum_replace(skb, at + offsetof(struct tcphdr, check), from, to, sizeof(to));
 	bpf_skb_store_bytes(skb, at + option, &to, sizeof(to), 0);

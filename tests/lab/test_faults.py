@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests that broken paths are left, healed paths return, and healthy ones do not change."""
 
+import numpy as np
+
 from labkit.cluster.api import Lab
+from labkit.traffic import candidates
+from labkit.traffic.stream import Stream
+from mrcd.kernel.dataplane import pin_directory
+from mrcd.kernel.enums import EvState
+from mrcd.kernel.pinned import Tables
 from tests.lab.conftest import all_good, event_times, mrcctl, states, wait_until
 from tests.lab.flows import STANDSTILL_MS, standstill_ms, tcp_flow
 
@@ -44,6 +51,36 @@ def test_a_blackholed_t1_is_left_and_returns(healthy: Lab) -> None:
         _wait_state(healthy, "h0", "h2", set(range(16)), "GOOD")
         wait_until("h0 tells of it", lambda: 6 in event_times(healthy, "h0", "h2", "GOOD", record["monotonic_ns"]))
         assert standstill_ms(flow) < STANDSTILL_MS, flow.bins
+
+
+def test_a_plane_that_returns_gets_its_share_step_by_step(healthy: Lab) -> None:
+    """All EVs of h0's plane 1 return at once; its share grows with their weight, and no T1 gets more than another."""
+    evs = Tables(pin_directory(healthy.run_dir("h0") / "bpf"), writable=False).evs[2]
+    sent = {weight: np.zeros(16, np.int64) for weight in (1, 2, 4, 8)}  # packets per EV, by the weight
+    with Stream(healthy, candidates.overlay(healthy, 4), rate=5_000, burst=1):
+        healthy.fail("nic:h0:1")
+        _wait_state(healthy, "h0", "h2", {4, 5, 6, 7}, "ASSUMED_BAD")
+        healthy.heal()
+        before = evs.copy()
+
+        def has_returned() -> bool:
+            nonlocal before
+            after = evs.copy()
+            weights = {*before["weight"][4:8].tolist(), *after["weight"][4:8].tolist()}
+            if (after["state"][4:8] == EvState.GOOD).all() and len(weights) == 1:
+                sent[weights.pop()] += after["tx_packets"].astype(np.int64) - before["tx_packets"].astype(np.int64)
+            before = after
+            return bool(sent[8].sum() > 1_000)
+
+        wait_until("plane 1 has all its share again", has_returned)
+    # A busy machine may not have looked during a step.
+    planes = {weight: packets.reshape(4, 4) for weight, packets in sent.items() if packets.sum() > 100}
+    for weight, packets in planes.items():
+        assert packets[1].max() <= 1.5 * packets[1].mean() + 1, (weight, packets)
+    shares = [packets[1].sum() / packets.sum() for packets in planes.values()]
+    print(f"share of the plane that returns, by weight: {dict(zip(planes, shares, strict=True))}")
+    assert shares == sorted(shares)
+    assert 1 not in planes or shares[0] < 1 / 8
 
 
 def test_a_lossy_link_is_left_and_no_other_ev(healthy: Lab) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt
-from scapy.layers.l2 import Ether
+from scapy.layers.l2 import GRE, Ether
 from scapy.packet import Packet, Raw
 
 from labkit.traffic.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCReport
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.root
 
 
 IPV4, IPV6 = ip(tos=0xB8, id=7), ip(6, tos=2)
+ESP, SCTP = socket.IPPROTO_ESP, socket.IPPROTO_SCTP
 COUNTS_BYTES = abi.BALLAST + 8 * EVS
 PACKETS_PER_REQUEST = 16
 KEPT_BYTES = 512  # a packet up to this length follows its request whole; KEPT_PACKET_MAX of bpf/piggyback.h
@@ -134,6 +135,8 @@ CARRIERS = [
     IPV4 / TCP(sport=1, dport=2, flags="A", options=[("NOP", None)] * 40) / Raw(bytes(1200)),
     ip(options=[IPOption(b"\x01")] * 20) / TCP() / Raw(bytes(300)),
     IPV6 / UDP(sport=1, dport=2) / b"six",
+    IPV4 / ICMP() / Raw(bytes(300)),
+    *(family / Raw(bytes(i & 0xFF for i in range(300))) for family in (ip(proto=ESP), ip(6, nh=ESP), ip(proto=SCTP))),
     IPV6 / TCP(sport=1, dport=2, flags="A") / Raw(bytes(i & 0xFF for i in range(1000))),
     *(IPV4 / UDP(sport=1, dport=2) / Raw(bytes(COUNTS_BYTES - 28 + extra)) for extra in (-1, 0, 1)),
     # As long as, and longer than, what fits into the inner MTU behind a request.
@@ -161,10 +164,10 @@ def test_a_request_is_made_of_a_packet(traffic: TrafficWithProbes, bench: Bench,
     "packet",
     [
         ip(options=[IPOption(b"\x01")] * 24) / UDP() / Raw(bytes(300)),
-        IPV4 / ICMP() / Raw(bytes(300)),
+        IPV4 / GRE() / IPV4 / UDP() / Raw(bytes(300)),
         IPV6 / IPv6ExtHdrDestOpt() / UDP() / Raw(bytes(300)),
     ],
-    ids=["options", "icmp", "extension header"],
+    ids=["options", "tunnel", "extension header"],
 )
 def test_packets_whose_checksum_is_outside_the_ballast_carry_no_request(
     traffic: TrafficWithProbes, packet: Packet
@@ -285,7 +288,14 @@ def test_only_packets_to_the_same_peer_count(traffic: TrafficWithProbes, bench: 
 
 
 @pytest.mark.parametrize("bench", [Setup(health="probe_packets = 1")], indirect=True, ids=[""])
-def test_an_idle_timeout_event_follows_the_end_of_dense_traffic(traffic: TrafficWithProbes, bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("packet", "requests"),
+    [(CARRIERS[0], 1), (IPV4 / GRE() / IPV4 / UDP(), 0), (IPV6 / IPv6ExtHdrDestOpt() / UDP(), 0)],
+    ids=["TCP", "tunnel", "extension header"],
+)
+def test_an_idle_timeout_event_follows_dense_traffic_and_packets_that_carry_no_request(
+    traffic: TrafficWithProbes, bench: Bench, packet: Packet, requests: int
+) -> None:
     hosts: list[int] = []
 
     def has_timed_out() -> bool:
@@ -294,7 +304,7 @@ def test_an_idle_timeout_event_follows_the_end_of_dense_traffic(traffic: Traffic
 
     bench.events()
     advance(MS)
-    assert len(traffic.send(CARRIERS[0])[1]) == 1
+    assert len(traffic.send(packet)[1]) == requests
     until("the idle timeout expires", has_timed_out)
     assert hosts == [H2]
 
@@ -462,8 +472,8 @@ def test_a_received_acknowledgement_carries_a_request(traffic: TrafficWithProbes
 
 
 @pytest.mark.parametrize("bench", [ONE_SECOND_GAP], indirect=True, ids=[""])
-@pytest.mark.parametrize("packet", [ACK / Raw(bytes(513 - 54)), ip(4, H2, H0) / ICMP()], ids=["not small", "icmp"])
-def test_large_or_non_tcp_packets_received_carry_no_request(
+@pytest.mark.parametrize("packet", [ACK / Raw(bytes(513 - 54)), ip(4, H2, H0) / GRE()], ids=["not small", "tunnel"])
+def test_large_packets_and_tunnels_received_carry_no_request(
     traffic: TrafficWithProbes, bench: Bench, packet: Packet
 ) -> None:
     inlet = bench.attach_pop(1, 4)

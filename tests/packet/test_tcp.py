@@ -237,7 +237,27 @@ def test_a_lasting_gap_is_shown(bench: Bench) -> None:
         assert seen(bench, gap_ack(1200)) == with_sack_hidden(gap_ack(1200))
         advance(ns)
     assert seen(bench, gap_ack(1200)) == bytes(gap_ack(1200))
-    assert seen(bench, gap_ack(1500)) == with_sack_hidden(gap_ack(1500))  # the next gap
+
+
+def test_each_of_several_lost_packets_is_shown_when_the_first_is(bench: Bench) -> None:
+    """Otherwise each would be repaired a window after the one before it."""
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
+    holes = [gap_ack(number) for number in (1000, 1500, 2999)]  # before data up to 3000, which has arrived
+    assert seen(bench, holes[0]) == with_sack_hidden(holes[0])
+    advance(16 * MS)
+    assert [seen(bench, packet) for packet in holes] == [bytes(packet) for packet in holes]
+    advance(104 * MS)
+    assert seen(bench, holes[2]) == with_sack_hidden(holes[2])  # sequence numbers may have wrapped
+    younger = gap_ack(3000)  # before data of which nothing is known at that time
+    assert seen(bench, younger) == with_sack_hidden(younger)
+
+
+def test_a_gap_is_as_old_as_it_is_although_duplicates_are_told_first(bench: Bench) -> None:
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
+    packet = gap_ack(1000, [*NOPS, ("SAck", (500, 600, 4000, 5000))])
+    assert seen(bench, packet) == with_sack_hidden(packet)
+    advance(16 * MS)
+    assert seen(bench, packet) == bytes(packet)
 
 
 def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
