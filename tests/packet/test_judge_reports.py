@@ -17,12 +17,14 @@ from tests.packet.packets import EVS, H2, SLOTS
 from tests.packet.reports import (
     EVERY,
     GENERATION,
+    LAGGING,
     LOST_BURSTS,
     PAST_REORDERING_MS,
     Reporter,
     ReportRequest,
     events,
     others,
+    state,
 )
 from tests.packet.rig import Bench, Setup, dropped
 
@@ -466,3 +468,17 @@ def test_each_report_in_flight_has_marks_of_its_own(bench: Bench, r: Reporter) -
         request = r.request_report()
         assert bench.path_stats(H2, 5)["mark_tx"][request.report_seq % abi.REPORTS_KEPT] == 10 * n
     assert sorted(bench.path_stats(H2, 5)["mark_tx"]) == [10, 20, 30, 40]
+
+
+def test_a_cpu_that_stands_still_while_it_applies_a_report_fails_no_ev(bench: Bench, r: Reporter) -> None:
+    """The hypervisor may stop it. Reports are passed over until it goes on, and none is judged by their absence."""
+    bench.reports(H2)["busy"] = 1
+    for _ in range(2):
+        r.send_all(10)
+        r.report(after_ms=30)
+    r.send(5, 3, arrive=0)
+    assert events(bench) == []
+    bench.reports(H2)["busy"] = 0
+    r.report(after_ms=30)
+    assert state(bench, 5) == LAGGING
+    assert {state(bench, ev)[0] for ev in others(5)} == {EvState.GOOD}
