@@ -41,7 +41,7 @@ DROPS = {
     "bad_srh": "pop: segments left, or a malformed SRH",
     "unknown_sender": "pop: no peer has this host id",
     "bad_ev": "pop: EV out of range",
-    "wrong_plane": "pop: came in by another plane than its EV's",
+    "wrong_plane": "pop: data or a request that came in by another plane than its EV's",
     "wrong_source": "pop: not the sender's address on this plane",
     "bad_inner": "pop: the inner packet is neither IPv4 nor IPv6",
     "ce_not_ect": "pop: CE outside, Not-ECT inside (RFC 6040 §4.2)",
