@@ -170,9 +170,9 @@ static __noinline void send_bursts(struct __sk_buff *skb, const struct judging *
 	v.request.host_id = j->host_id;
 	v.request.kind = MRC_PROBE_SUSPICION;
 	/* Bursts on many lossy paths would cost too much. Once the bound is reached, or the host's budget is spent, an EV
-	 * gets one probe. Once the budget is overdrawn by a second's worth, the tick alone probes EVs that lag.
+	 * gets one probe.
 	 */
-	if (!v.node || !clock || clock->budget <= -(__s64)settings.idle_probes)
+	if (!v.node || !clock)
 		return;
 	v.each = 1;
 	if (j->reports->unpaid_packets < BURST_PROBES_MAX * PACKETS_PER_PROBE && clock->budget > 0) {

@@ -29,7 +29,7 @@
 #define NS_PER_US 1000ULL
 #define NS_PER_MS 1000000ULL
 #define NS_PER_S 1000000000ULL
-#define PACED_MAX_NS (10 * NS_PER_S) /* horizon of fq: it holds no packet for longer (net/sched/sch_fq.c) */
+#define HELD_MAX_NS (100 * NS_PER_MS) /* a time stamp later than this is not believed */
 #define PPM 1000000 /* parts per million in one */
 
 #define QUEUE_DELAY_NS 500000 /* more extra delay than this is a queue or a longer path; less may come from the hosts */
@@ -295,6 +295,12 @@ static inline __u64 seen_after(__u64 word, __u32 number, __u32 epoch)
 	return older <= SEEN_LAPS_OLD ? word : fresh;
 }
 
+/* Return the later of now and a time of the near future. */
+static inline __u64 later_than(__u64 now, __u64 then)
+{
+	return then - now < HELD_MAX_NS ? then : now;
+}
+
 /* Return how long an EV must work before it returns, after this many flaps: `first_ms`, doubled per further flap, at
  * most `most_ms`.
  */
@@ -314,12 +320,20 @@ static inline __u32 ramp_weight(__u64 elapsed_ns, __u64 ramp_ns)
 	return step < 3 ? 1u << step : MRC_WEIGHT_FULL;
 }
 
-/* Return 1 if the turn of this number is one that an EV of this weight takes. Turns are scattered by multiples of the
- * golden ratio, because EVs on their ramp count turns together: an EV that sees every n-th gets its share for any n.
+/* Return a number below 2^16. Those of successive turns are multiples of the golden ratio: those of every n-th turn are
+ * spread evenly for any n.
  */
-static inline int takes_turn(__u16 number, __u32 weight)
+static inline __u32 scattered(__u16 turn)
 {
-	return (__u16)(number * 40503u) * (__u32)MRC_WEIGHT_FULL >> 16 < weight;
+	return (__u16)(turn * 40503u);
+}
+
+/* Return 1 if the turn of this number is one that an EV of this weight takes. Turns are scattered, because EVs on their
+ * ramp count turns together: an EV that sees every n-th gets its share.
+ */
+static inline int takes_turn(__u16 turn, __u32 weight)
+{
+	return scattered(turn) * MRC_WEIGHT_FULL >> 16 < weight;
 }
 
 /* Return the time to the next probe of an EV whose newest `unanswered` probes in a row have no answer. */

@@ -133,16 +133,6 @@ static __always_inline int make_headroom(struct __sk_buff *skb, const struct pus
 	return error == ERROR_EALREADY ? make_nested_headroom(skb, length, p->plane->nested_gso) : error;
 }
 
-/* Return when a packet may leave, not before `now`: a qdisc that paces (fq) holds it until its time stamp. A time beyond
- * the horizon of fq is of another clock (CLOCK_TAI, for etf).
- */
-static __always_inline __u64 leaves_ns(const struct __sk_buff *skb, __u64 now)
-{
-	__u64 then = skb->tstamp;
-
-	return then - now < PACED_MAX_NS ? then : now;
-}
-
 /* Push a data packet: make room, count it on its EV, write the headers and send it. `segments`: its packets on the
  * wire. `at_mrc0`: a burst that must be segmented first passes to mrc0, which segments it; its packets return through
  * mrc0's peer.
@@ -165,9 +155,10 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	mrc.receiver = bpf_htons(host_id);
 	mrc.ev = bpf_htons(p->path_ev);
 	/* Just before the count: a reader must not take the new count for old. And by the clock again: the hypervisor may
-	 * have stopped this CPU since `now`.
+	 * have stopped this CPU since `now`. A qdisc that paces (fq) holds a packet until its time stamp. The kernel
+	 * does not tell it at ingress, so not in packet granularity.
 	 */
-	p->ev->last_tx_ns = leaves_ns(skb, now_ns());
+	p->ev->last_tx_ns = later_than(later_than(now_ns(), skb->tstamp), p->ev->last_tx_ns);
 	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p->ev->tx_packets, segments));
 	__sync_fetch_and_add(&p->ev->tx_bytes, p->payload);
 	mrc.segments = bpf_htons(segments);

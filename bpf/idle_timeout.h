@@ -87,16 +87,6 @@ static __always_inline void set_idle_timer(__u32 host_id, __u64 now)
 	bpf_timer_init(&idle_timer->timer, &mrc_idle_timers, CLOCK_MONOTONIC); /* fails on all calls but the first */
 	bpf_timer_set_callback(&idle_timer->timer, on_idle_timeout);
 	bpf_timer_start(&idle_timer->timer, wait, 0);
-	idle_timer->due_ns = now + wait;
-}
-
-/* Have a peer swept soon to which packets go that carry no requests. */
-static __always_inline void sweep_by_timer(__u32 host_id, __u64 now)
-{
-	struct mrc_idle_timer *idle_timer = bpf_map_lookup_elem(&mrc_idle_timers, &host_id);
-
-	if (idle_timer && aged(now, idle_timer->due_ns, 0))
-		set_idle_timer(host_id, now);
 }
 
 #endif

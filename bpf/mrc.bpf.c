@@ -133,9 +133,7 @@ int mrc_push(struct __sk_buff *skb)
 	if (can_carry_probe(&inner) &&
 	    (rotation->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS)))
 		keep_timer_packet(skb, self, request.now);
-	if (!can_carry_probe(&inner))
-		sweep_by_timer(host_id, request.now);
-	else if (piggyback_probe(skb, self, peer, rotation, &request, gap_us))
+	if (can_carry_probe(&inner) && piggyback_probe(skb, self, peer, rotation, &request, gap_us))
 		request.now = now_ns(); /* this packet is sent after the request */
 	if (ack && policy <= MRC_POLICY_SPRAY && should_duplicate(skb, &inner, &tcp, request.now))
 		send_clone(skb, self, CLONE_DUP_ACK, &request);

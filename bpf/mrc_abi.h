@@ -12,7 +12,7 @@
 #include "mrc_events.h"
 #include "mrc_wire.h"
 
-#define MRC_ABI_VERSION 11 /* of the tables: it names the directory of the pins */
+#define MRC_ABI_VERSION 12 /* of the tables: it names the directory of the pins */
 
 enum mrc_version { /* the versions as BTF: the loader reads them from an object before it changes anything */
 	MRC_VERSION_ABI = MRC_ABI_VERSION,
@@ -92,7 +92,7 @@ struct mrc_path_stats {
 	__u16 epoch; /* half-period in which the loss window was last halved */
 	/* third cache line: what was sent, for the reports */
 	__u64 probe_ns; /* time of the newest probe sent */
-	__u64 noted_ns; /* time of noted_tx and noted_probes: when a report was requested */
+	__u64 noted_ns; /* time of noted_tx and noted_probes: when a report was requested, or all have left */
 	__u32 noted_tx; /* low bits of mrc_ev.tx_packets at noted_ns */
 	__u32 noted_probes; /* the same of probe_seq */
 	__u32 mark_tx[MRC_REPORTS_KEPT]; /* tx_packets a reordering window before report i was requested */
@@ -350,8 +350,9 @@ struct mrc_rotation {
 	__u16 unprobed;
 	__u16 turns; /* of EVs whose weight is not full; wraps */
 	__u32 unprobed_bytes; /* inner bytes pushed since then */
-	__u16 data; /* 1 = since then the CPU pushed more than ACKs */
-	__u16 denied; /* 1 = since then a report was due, but the probe budget was spent */
+	__u16 substitutes; /* EVs that took the turn of another; wraps */
+	__u8 data; /* 1 = since then the CPU pushed more than ACKs */
+	__u8 denied; /* 1 = since then a report was due, but the probe budget was spent */
 };
 _Static_assert(sizeof(struct mrc_rotation) == 32, "mrc_rotation never straddles two cache lines");
 

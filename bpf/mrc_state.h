@@ -101,7 +101,6 @@ struct mrc_clone_job {
 /* One per peer: its callback runs when dense traffic to the peer stops. Index: host id. */
 struct mrc_idle_timer {
 	struct bpf_timer timer;
-	__u64 due_ns; /* when it expires, if nothing restarts it */
 };
 
 /* The timer packet. One entry. */
@@ -200,7 +199,9 @@ struct mrc_t0_verdict {
 /* The newest gap of a flow. Index: high bits of the flow's hash. */
 struct mrc_sack_gap {
 	__u32 flow; /* its hash */
+	__u32 ack; /* where the gap begins: the TCP sequence number of the newest ACK */
 	__u32 edge; /* TCP sequence number: what was missing before it at `ns` is as old as that */
+	__u32 reserved;
 	__u64 ns; /* when the gap was first seen */
 };
 

@@ -101,9 +101,10 @@ static __always_inline __u32 judge_t0(const struct mrc_t1_failure *failure, cons
 
 	if (unanswered_on(entry->host_id, entry->other, entry->other_seq) > 0)
 		return T0_UNKNOWN;
-	if (has_arrivals_since(entry->host_id, entry->number, failure))
+	if (missing <= 0)
 		return T0_ALIVE;
-	return missing >= T0_PROBES ? T0_DEAD : missing > 0 ? T0_UNKNOWN : T0_ALIVE;
+	/* What arrived may have been sent before the failure. */
+	return missing >= T0_PROBES && !has_arrivals_since(entry->host_id, entry->number, failure) ? T0_DEAD : T0_UNKNOWN;
 }
 
 /* Return the EV of a peer that crosses the failed T1, if it is in use, or NO_SLOT. Most peers have it at the same

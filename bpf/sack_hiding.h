@@ -20,6 +20,7 @@
 #define TCP_OPTION_TIMESTAMP 8
 #define TCP_OPTION_UNKNOWN 253 /* for experiments (RFC 4727 §6): TCP ignores it */
 #define RIGHT_EDGE 6 /* offset of the first block's right edge, in a SACK option (RFC 2018 §3) */
+#define SACK_BLOCK 8 /* bytes */
 #define GAP_WINDOWS 8 /* for so many windows an edge is remembered: sequence numbers wrap */
 #define TIMESTAMP_LENGTH 12 /* bytes, with the two NOPs before it */
 
@@ -90,14 +91,22 @@ __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 	if (gap->flow != flow && !aged(now, gap->ns, window_ns))
 		return 0; /* the flows would otherwise restart each other's window */
 	ack = bpf_ntohl(tcp.ack_seq);
-	if (gap->flow != flow || (__s32)(ack - gap->edge) >= 0 || aged(now, gap->ns, GAP_WINDOWS * window_ns)) {
+	if (gap->flow != flow || (__s32)(ack - gap->edge) >= 0 ||
+	    (ack != gap->ack && aged(now, gap->ns, GAP_WINDOWS * window_ns))) {
 		gap->flow = flow;
 		gap->edge = bpf_ntohl(right);
-		if ((__s32)(gap->edge - ack) <= 0) /* the first block may tell of a duplicate (RFC 2883) */
+		/* The first block may tell of a duplicate (RFC 2883). */
+		if ((__s32)(gap->edge - ack) <= 0 && !bpf_skb_load_bytes(skb, at + option + RIGHT_EDGE + SACK_BLOCK,
+									 &right, sizeof(right)))
+			gap->edge = bpf_ntohl(right);
+		if ((__s32)(gap->edge - ack) <= 0)
 			gap->edge = ack + 1;
+		gap->ack = ack;
 		gap->ns = now;
-	} else if (aged(now, gap->ns, window_ns)) {
-		return 0;
+	} else {
+		gap->ack = ack;
+		if (aged(now, gap->ns, window_ns))
+			return 0;
 	}
 	to = (from & bpf_htons(0xff)) | bpf_htons(TCP_OPTION_UNKNOWN << 8);
 	bpf_l4_csum_replace(skb, at + offsetof(struct tcphdr, check), from, to, sizeof(to));

@@ -68,7 +68,7 @@ static long mark_ev(__u64 i, void *context)
 		noted_probes = stats->noted_probes;
 		stats->noted_tx = tx;
 		stats->noted_probes = probes;
-		stats->noted_ns = aged(m->now, ev->last_tx_ns, 0) ? m->now : ev->last_tx_ns; /* when all have left */
+		stats->noted_ns = later_than(m->now, ev->last_tx_ns); /* when all have left */
 	} else {
 		noted_tx = stats->mark_tx[(slot - 1) & (MRC_REPORTS_KEPT - 1)];
 		noted_probes = stats->mark_probes[(slot - 1) & (MRC_REPORTS_KEPT - 1)];

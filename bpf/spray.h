@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Chooses the EV of the next packet: the planes in turn, and in each plane its usable EVs in turn. A plane keeps its
- * share of the traffic while it has a usable EV of full weight, and no longer queue than the others (balance.h). So a
- * failed EV is always replaced from its own plane.
+ * share of the traffic while most of its usable EVs have full weight, and no longer queue than the others (balance.h).
+ * So a failed EV is always replaced from its own plane.
  */
 #ifndef MRC_SPRAY_H
 #define MRC_SPRAY_H
 
 #include "balance.h"
 
-#define SKIPS_MAX 4 /* EVs of a plane skipped in a row, at most: bounds the search */
+#define TRIES_MAX 4 /* EVs of a plane tried for a turn that another has skipped: few of full weight do not get all */
 
 /* The EV that a packet takes. */
 struct choice {
@@ -71,23 +71,22 @@ static __always_inline int skips_once(struct mrc_ev *ev, __u32 index)
 	       __sync_val_compare_and_swap(&ev->state, MRC_EV_SKIP, MRC_EV_GOOD) == MRC_EV_SKIP;
 }
 
-/* Return the first slot of a plane, at or after `slot`, whose EV has full weight and does not skip its turn. Returns
- * NO_SLOT if there is none near.
+/* Return a slot of a plane whose EV has full weight and does not skip its turn: the first of some, from `slot` on, with
+ * growing steps, so that no single EV stands in for all of a row. Returns NO_SLOT if it is none of these.
  */
 __noinline __u32 unskipped_slot(const struct mrc_peer *peer, __u32 host_id, __u32 plane, __u32 slot)
 {
 	struct mrc_ev *ev;
 	__u32 index, i;
 
-	for (i = 1; peer && i < SKIPS_MAX; i++) {
-		slot = usable_slot(peer, plane, slot);
+	for (i = 0; peer && i < TRIES_MAX; i++) {
+		slot = usable_slot(peer, plane, (slot + i) % (peer->slots ?: 1));
 		if (slot == NO_SLOT)
 			break;
 		index = ev_index(host_id, plane * settings.evs_per_plane + slot);
 		ev = ev_at(index);
 		if (ev && ev->weight >= MRC_WEIGHT_FULL && !skips_once(ev, index))
 			return slot;
-		slot++;
 	}
 	return NO_SLOT;
 }
@@ -155,22 +154,23 @@ static __noinline void note_sent(__u32 host_id, __u32 plane, __u32 packets, __u6
 	pace->sent_ns[plane & (MRC_MAX_PLANES - 1)] = now;
 }
 
-/* Let another EV take the turn of one that skipped it: of its plane, or of the next plane that has one of full weight,
- * so that a plane that returns as a whole has the share of its ramp. With none, the EV takes its turn itself.
+/* Return the number of an EV that takes the turn of another, which skipped it: any of its plane that has full weight, or
+ * else of another plane, so that a plane that returns as a whole has the share of its ramp. With none, the EV takes its
+ * turn itself. The search begins anywhere, so that the EVs of full weight share such turns.
  */
-static __noinline __u32 pass_turn(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id,
-				  __u32 plane_mask, __u32 number)
+static __noinline __u32 substitute(struct mrc_peer *peer, struct mrc_rotation *rotation, __u32 host_id,
+				   __u32 plane_mask, __u32 number)
 {
-	__u32 plane = number / settings.evs_per_plane, from = number % settings.evs_per_plane + 1, i, slot;
+	__u32 plane = number / settings.evs_per_plane, turn = rotation->substitutes++, i, slot;
+	__u32 from = scattered(turn) * peer->slots >> 16;
 
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		slot = plane_mask & (1u << plane) ? unskipped_slot(peer, host_id, plane, from) : NO_SLOT;
 		if (slot != NO_SLOT)
 			return plane * settings.evs_per_plane + slot;
-		plane++;
-		plane &= less_mask(plane, settings.planes); /* the first plane follows the last */
+		plane += i ? 1 : 1 + turn % (settings.planes - 1 ?: 1); /* the other planes share such turns, too */
+		plane %= settings.planes;
 		plane &= MRC_MAX_PLANES - 1; /* for the verifier */
-		from = rotation->slot[plane];
 	}
 	return number;
 }
@@ -190,17 +190,17 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) &&
 	    !set_choice(any_usable(peer, all_planes, rotation->plane), out))
 		return 0;
+	plane = out->plane & (MRC_MAX_PLANES - 1);
+	rotation->slot[plane] = out->slot + 1;
+	rotation->plane = plane + 1;
 	number = out->plane * settings.evs_per_plane + out->slot;
 	index = ev_index(host_id, number);
 	ev = ev_at(index);
 	if (ev && (skips_once(ev, index) ||
 		   (ev->weight < MRC_WEIGHT_FULL && !takes_turn(rotation->turns++, ev->weight))))
-		set_choice(pass_turn(peer, rotation, host_id, plane_mask, number), out);
-	plane = out->plane & (MRC_MAX_PLANES - 1);
+		set_choice(substitute(peer, rotation, host_id, plane_mask, number), out);
 	if (peer->queued)
-		note_sent(host_id, plane, out->packets, now);
-	rotation->slot[plane] = out->slot + 1;
-	rotation->plane = plane + 1;
+		note_sent(host_id, out->plane, out->packets, now);
 	prefetch_next_ev(peer, rotation, host_id, plane_mask);
 	return 1;
 }

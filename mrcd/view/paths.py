@@ -94,7 +94,7 @@ def _path(tables: Tables, plan: Plan, e: EV, usable: bool, now: int) -> Document
         "weight": row["weight"] / WEIGHT_FULL,
         "tx_packets": row["tx_packets"],
         "tx_bytes": row["tx_bytes"],
-        "last_tx_s": (now - sent_at) / 1e9 if sent_at else None,
+        "last_tx_s": max(0, now - sent_at) / 1e9 if sent_at else None,
         "rx_packets": sent - lost,
         "lost_packets": lost,
         "loss_ratio": lost / sent if sent else 0.0,

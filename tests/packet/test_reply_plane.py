@@ -45,11 +45,12 @@ def reply_by(bench: Bench, r: Reporter, plane: int) -> tuple[Packet, int]:
 
     Returns the reply that arrives by another plane, and the number of the report.
     """
-    while True:
+    for _ in range(EVS):
         advance(MS)
         asked = r.request_report()
         if asked.ev // SLOTS == PLANE:
             break
+    assert asked.ev // SLOTS == PLANE
     direct = r.reply(asked)[MRC]
     content = Raw(bytes(direct.payload))
     way = plane * SLOTS

@@ -122,7 +122,7 @@ def test_the_control_ev_is_one_in_use(h2_bench: Bench, wires: list[Tap]) -> None
 @pytest.mark.parametrize("bench", [Setup(more=dual(H6, 1, 2))], indirect=True, ids=["usid"])
 @pytest.mark.parametrize(
     ("arrived_at", "age_ns", "left", "asked"),
-    [(H6, -1, [H5], [H6]), (H5, -1, [], []), (H6, 0, [H5, H6], []), (H5, 0, [H5, H6], [])],
+    [(H6, -1, [H5], [H6]), (H5, -1, [], [H5, H6]), (H6, 0, [H5, H6], []), (H5, 0, [H5, H6], [])],
 )
 def test_an_ev_on_which_packets_arrive_is_not_left_for_a_shared_failure(
     h2_bench: Bench, wires: list[Tap], arrived_at: int, age_ns: int, left: list[int], asked: list[int]

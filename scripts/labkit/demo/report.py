@@ -73,7 +73,8 @@ def _fault(r: Recording, fault: Fault) -> Document:
     before_ns = max(begin_ns - _BEFORE_NS, r.begin_ns + _START_NS)
     hole = goodput.longest_hole(bins, begin_ns, heal_ns, goodput.usual(bins, before_ns, begin_ns))
     hit = [p for p in r.paths if fault.hits(p)]
-    sent = [s.retransmitted_segments for s in r.flow.samples if begin_ns <= s.monotonic_ns < heal_ns]
+    counts = [(s.monotonic_ns, s.retransmitted_segments) for s in r.flow.samples if s.monotonic_ns < heal_ns]
+    before = [count for at, count in counts if at < begin_ns]
     return {
         "target": fault.target,
         "what": fault.words,
@@ -86,7 +87,7 @@ def _fault(r: Recording, fault: Fault) -> Document:
         "before_bits_per_s": goodput.mean(bins, before_ns, begin_ns),
         "during_bits_per_s": goodput.mean(bins, begin_ns, heal_ns),
         "after_bits_per_s": goodput.mean(bins, heal_ns, min(later_ns, heal_ns + _BEFORE_NS, r.end_ns)),
-        "retransmitted_segments": sent[-1] - sent[0] if sent else 0,
+        "retransmitted_segments": counts[-1][1] - (before[-1] if before else 0) if counts else 0,
     }
 
 
