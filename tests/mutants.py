@@ -152,8 +152,8 @@ MUTANTS = (
         "tick",
     ),
     _bpf(
-        "return missing >= T0_PROBES ? T0_DEAD",
-        "return missing > 0 ? T0_DEAD",
+        "return missing >= T0_PROBES && !has",
+        "return missing > 0 && !has",
         "one lost probe convicts a T0's link for all peers",
         "tick",
     ),
@@ -164,8 +164,8 @@ MUTANTS = (
         "balance",
     ),
     _bpf(
-        "\t} else if (aged(now, gap->ns, window_ns)) {\n\t\treturn 0;",
-        "\t} else if (0) {\n\t\treturn 0;",
+        "\t\tif (aged(now, gap->ns, window_ns))\n\t\t\treturn 0;",
+        "\t\tif (0)\n\t\t\treturn 0;",
         "a gap is hidden for ever",
         "tcp",
     ),
