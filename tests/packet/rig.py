@@ -262,6 +262,17 @@ class Bench:
 
     # ---- set-up and end ----
 
+    def _clear(self, name: str) -> None:
+        """Writes zeros into an array map."""
+        shape = btf.map_shape(self.map_fd(name))
+        _fill(self.map_fd(name), range(shape.entries), bytes(shape.value_size))
+
+    def _drain(self, name: str) -> None:
+        """Empties a queue."""
+        value = ctypes.create_string_buffer(btf.map_shape(self.map_fd(name)).value_size)
+        while not libbpf.lib().bpf_map_lookup_and_delete_elem(self.map_fd(name), None, value):
+            pass
+
     @contextlib.contextmanager
     def fresh(self) -> Iterator[Self]:
         """A block inside the namespace, on one CPU, with the tables in their initial state."""
@@ -277,8 +288,9 @@ class Bench:
         changed = np.flatnonzero(self.tables.transitions()["count"]).tolist()
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
         for name in ("mrc_paces", "mrc_acks", "mrc_t1_failures", "mrc_t0_verdicts", "mrc_paid", "mrc_sack_gaps"):
-            shape = btf.map_shape(self.map_fd(name))
-            _fill(self.map_fd(name), range(shape.entries), bytes(shape.value_size))
+            self._clear(name)
+        self._clear("mrc_idle_timers")  # cancels them: an earlier test may have started some
+        self._drain("mrc_idle_peers")
         self.events()
         self.dataplane.set_prefixes(write_tables.prefixes(self.plan))
         try:
