@@ -103,7 +103,7 @@ static __always_inline __u32 judge_t0(const struct mrc_t1_failure *failure, cons
 		return T0_UNKNOWN;
 	if (missing <= 0)
 		return T0_ALIVE;
-	/* What arrived may have been sent before the failure. */
+	/* Arrivals do not prove the T0 alive: those packets may have been sent before the failure. */
 	return missing >= T0_PROBES && !has_arrivals_since(entry->host_id, entry->number, failure) ? T0_DEAD : T0_UNKNOWN;
 }
 

@@ -58,7 +58,7 @@ FAULTS = (
 
 @dataclass
 class Recording:
-    """What happened. Times are CLOCK_MONOTONIC ns; paths and events have their `host`."""
+    """The facts of one demo. Times are CLOCK_MONOTONIC ns; paths and events have their `host`."""
 
     ends: Ends
     flow: Flow
