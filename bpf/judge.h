@@ -18,6 +18,10 @@
 #define BURSTS_PER_PERIOD 16 /* probe bursts, at most, per overdue_us */
 #define CONGESTED_NS 1000000000ULL /* a congestion mark expires so long after the EV's last packet */
 #define BURST_PROBES 16 /* probes per report, divided among the lagging EVs */
+/* EVs that lag on several T1s fail no sooner: a receiving CPU may stand still, and these EVs' packets wait for it. Other
+ * CPUs answer meanwhile. Traffic has left these EVs at once, so waiting costs nothing.
+ */
+#define STALL_MAX_NS 100000000ULL
 
 /* A report that is being judged. */
 struct judging {
@@ -26,6 +30,7 @@ struct judging {
 	__u64 now;
 	__u64 requested_ns; /* when the request was sent */
 	__u64 burst_gap_ns; /* least time between two bursts on an EV */
+	__u64 carrier; /* of the first EV in use that lags: its T1 (shares_links) */
 	__u32 host_id;
 	__u32 generation; /* of the peer's tables */
 	struct part_loss evs; /* EVs in use: of this report, then of all */
@@ -39,6 +44,8 @@ struct judging {
 	__u8 delayed; /* the EV of the request has more delay than the others */
 	__u8 lossy; /* some EV has a new loss */
 	__u8 lossy_planes; /* a bit per plane */
+	__u8 lags; /* some EV in use lags */
+	__u8 scattered; /* another one lags on another T1 */
 };
 
 /* Begin a generation: the peer's tables are new, or this is its first report. Its counts do not include earlier
@@ -63,6 +70,14 @@ static __always_inline void begin_generation(struct mrc_path_stats *stats, const
 	begin_loss_window(stats);
 }
 
+/* Return how long an EV must lag before it fails. */
+static __always_inline __u64 overdue_ns(const struct judging *j)
+{
+	__u64 usual_ns = settings.overdue_us * NS_PER_US;
+
+	return (j->scattered || j->reports->scattered) && usual_ns < STALL_MAX_NS ? STALL_MAX_NS : usual_ns;
+}
+
 /* Handle a lagging EV: leave it, have it probed, and mark it ASSUMED_BAD when enough bursts are lost. */
 static __always_inline void suspect(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
@@ -76,7 +91,11 @@ static __always_inline void suspect(struct judging *j, struct mrc_ev *ev, struct
 		ev->skip_reason = MRC_REASON_LAGGING; /* it was SKIP by congestion */
 		j->changed = 1;
 	}
-	if (stats->lost_bursts >= LOST_BURSTS && aged(j->now, stats->lag_ns, settings.overdue_us * NS_PER_US)) {
+	if (!j->lags)
+		j->carrier = *(const __u64 *)ev->dst;
+	j->scattered |= j->lags && !shares_links(ev, j->carrier);
+	j->lags = 1;
+	if (stats->lost_bursts >= LOST_BURSTS && aged(j->now, stats->lag_ns, overdue_ns(j))) {
 		j->changed |= transit(j->host_id, number, state, MRC_EV_ASSUMED_BAD, MRC_REASON_OVERDUE);
 		return;
 	}
@@ -342,6 +361,7 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	__builtin_memset(j->scratch->arrived, 0, sizeof(j->scratch->arrived));
 	__builtin_memset(j->scratch->loss, 0, sizeof(j->scratch->loss));
 	bpf_loop(counts, judge_ev, j, 0);
+	j->reports->scattered = (j->reports->scattered & ~(1u << !!j->first)) | j->scattered << !!j->first;
 	note_planes(j->host_id, j->first, counts, j->reports->report_tx_ns);
 	j->reports->judged += j->judged;
 	j->reports->lossy += j->lossy;

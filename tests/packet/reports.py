@@ -20,6 +20,7 @@ from tests.packet.rig import NEVER, Bench, Setup
 EVERY = list(range(EVS))
 GENERATION = 0xABCD0001
 BURST_PROBES, LOST_BURSTS, BURSTS_AT_ONCE = 16, 6, 8  # bpf/judge.h, mrc_state.h
+STALL_MAX_MS = 100  # bpf/judge.h
 LAGGING = (EvState.SKIP, Reason.LAGGING)
 LOSSES = ("window_lost", "window_losses", "pending_losses", "confirmed_losses")  # of an EV's loss window
 PAST_REORDERING_MS = 6

@@ -21,6 +21,7 @@ from tests.packet.reports import (
     LOSSES,
     LOST_BURSTS,
     PAST_REORDERING_MS,
+    STALL_MAX_MS,
     Reporter,
     events,
     lagging,
@@ -171,11 +172,44 @@ def test_two_dead_paths_fail_although_one_was_congested(bench: Bench, r: Reporte
         assert bench.usable(H2) == others(5, 9)
         r.burst(5, 0)
         r.burst(9, 0)
+    assert events(bench) == []  # a receiving CPU may stand still
+    advance(STALL_MAX_MS * MS)
+    r.report()
     assert sorted(events(bench)) == [(ev, "SKIP", "ASSUMED_BAD", "overdue") for ev in (5, 9)]
     assert (bench.tables.evs["state"][H2, others(5, 9)] == EvState.GOOD).all()
 
 
 # ---- silence that fails no EV ----
+
+
+@pytest.mark.parametrize("stall_ms", [5, 15, 50])
+def test_no_ev_fails_while_one_receiving_cpu_stands_still(bench: Bench, r: Reporter, stall_ms: int) -> None:
+    """Every third EV waits in its queue, and other CPUs answer. A path that dies meanwhile is left, and fails."""
+    waiting, dead, held = EVERY[::3], 5, dict.fromkeys(EVERY, 0)
+    sends = -(-stall_ms // PAST_REORDERING_MS)
+    for _ in range(sends):
+        r.send_all(3, lose=(*waiting, dead))
+        advance(PAST_REORDERING_MS * MS)
+        request = r.request_report(arrives=False)
+        if request.ev in (*waiting, dead):
+            held[request.ev] += 1
+            continue
+        r.probes[request.ev] += 1
+        r.deliver(r.reply(request))
+        assert bench.usable(H2) == others(*waiting, dead)
+        for ev in (*waiting, dead):
+            held[ev] += r.burst(ev, 0)
+    for ev in waiting:  # that CPU runs again
+        r.packets[ev] += 3 * sends
+        r.probes[ev] += held[ev]
+    for _ in range(2 * LOST_BURSTS):
+        r.send_all(3, lose=(dead,))
+        r.burst(dead, 0)
+        for ev in waiting:
+            r.burst(ev)
+        r.report()
+    assert events(bench) == [(dead, "SKIP", "ASSUMED_BAD", "overdue")]
+    assert bench.usable(H2) == others(dead)
 
 
 @unfading
