@@ -41,7 +41,7 @@ def _mrcd(old: str, new: str, words: str, tests: str) -> Mutant:
 
 MUTANTS = (
     _bpf(
-        "stats->lost_bursts >= LOST_BURSTS && aged(j->now, stats->lag_ns, settings.overdue_us * NS_PER_US)",
+        "stats->lost_bursts >= LOST_BURSTS && aged(j->now, stats->lag_ns, overdue_ns(j))",
         "stats->lost_bursts >= LOST_BURSTS",
         "an EV fails as soon as bursts are lost, before overdue_us has passed",
         "judge",
