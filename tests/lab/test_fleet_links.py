@@ -19,7 +19,7 @@ from tests.lab.conftest import a_lab, all_good, wait_until
 WINDOW_S = 8
 RATE = 200  # packets per second from each host to each other one
 WAYS = {"up": "up", "both": "up and down"}  # as the text says it
-NAMED_S, FORGOTTEN_S = patience(60.0), patience(90.0)
+NAMED_S = FORGOTTEN_S = patience(300.0)  # a busy machine answers late, and loses and counts in other seconds
 
 
 @pytest.fixture(scope="module")
@@ -67,22 +67,23 @@ def test_a_part_that_loses_packets_is_named_and_nothing_else(
 ) -> None:
     wait_until("nothing is lost", lambda: is_quiet(server), FORGOTTEN_S, 0.2)
     lab.fail(target, drop=0.01, **({} if direction == "both" else {"direction": direction}))  # type: ignore[arg-type]
-    named: list[tuple[str, str]] = []
 
     def is_named() -> bool:
         status, document = ask(server)
-        named[:] = [(link["target"], link["direction"]) for link in document["links"]]
-        return status == 1 and named == [(target, direction)] and set(document["links"][0]["hosts"]) == hosts
+        named = [(link["target"], link["direction"], set(link["hosts"])) for link in document.get("links", [])]
+        return status == 1 and named == [(target, direction, hosts)]
 
-    def printed() -> str:
+    def is_printed() -> bool:
         text = _run(server).stdout
-        return text if re.search(rf"\n{target} +{WAYS[direction]} ", text) else ""
+        return (
+            text.startswith("1 part of the fabric loses packets: ")
+            and re.search(rf"\n{target} +{WAYS[direction]} ", text) is not None
+            and f"Do: `mrcctl drain {target}`" in text
+        )
 
     try:
         wait_until(f"only {target} is named", is_named, NAMED_S, 0.2)
-        text = wait_until("the text names it, too", printed, NAMED_S, 0.2)
+        wait_until("the text names it, too", is_printed, NAMED_S, 0.2)
     finally:
         lab.heal()
-    assert text.startswith("1 part of the fabric loses packets: ")
-    assert f"Do: `mrcctl drain {target}`" in text
     wait_until("all EVs are GOOD again", lambda: all_good(lab), FORGOTTEN_S)
