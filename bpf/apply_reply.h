@@ -10,6 +10,8 @@
 #define BURST_PROBES_MAX 128
 #define DELAY_MEMORY_NS 10000000000ULL /* clocks drift and routes change, so an older minimum says nothing */
 #define EXTRA_DELAY_MAX_NS 50000000 /* a longer delay is clipped: the reordering window must not grow without bound */
+#define SLOW_DELAYS 4 /* an EV is slow with so many times skip_delay_us */
+#define SLOW_HOLD 128 /* times its delay: then the EV is tried again */
 #define PROBES_OUTSTANDING_MAX 65536 /* the sequence number of an older probe is ambiguous */
 #define REPLY_AGE_MAX_NS 5000000000ULL /* an older reply says nothing of the path now */
 
@@ -75,6 +77,32 @@ static __always_inline void note_answer(__u32 host_id, int is_expected)
 		watch->pending--;
 }
 
+/* Return by how much a delay exceeds the least recent one of the peer's EVs. */
+static __always_inline __u64 excess(__u64 delay, const struct mrc_reports *reports)
+{
+	return delay > reports->least_extra_delay_ns ? delay - reports->least_extra_delay_ns : 0;
+}
+
+/* Leave an EV that is slow, for a time in proportion to its delay: TCP waits for what arrives so late, and takes it for
+ * lost. The tick returns it. Returns 1 if the usable EVs must be computed again.
+ */
+static __always_inline int leave_slow_ev(__u32 host_id, __u32 number, __u64 now)
+{
+	__u32 index = ev_index(host_id, number);
+	struct mrc_path_stats *stats = path_stats_at(index);
+	struct mrc_ev *ev = ev_at(index);
+
+	if (!ev || !stats || stats->lag_ns)
+		return 0;
+	if (ev->state == MRC_EV_SKIP) /* by congestion, or slow already */
+		ev->skip_reason = MRC_REASON_SLOW;
+	else if (!transit(host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_SLOW))
+		return 0;
+	stats->probe_after_ns = now + SLOW_HOLD * (__u64)stats->extra_delay_ns;
+	set_deadline(host_id, number);
+	return 1;
+}
+
 /* Apply what a reply says of the EV that its request travelled on. Changes nothing if no such request was sent. */
 static __always_inline enum mrc_drop apply_to_ev(const struct control *c, struct judging *j, __u32 number)
 {
@@ -105,6 +133,8 @@ static __always_inline enum mrc_drop apply_to_ev(const struct control *c, struct
 	/* A new minimum is no measurement: it may be the first reply after DELAY_MEMORY_NS. */
 	if (j->reports->min_delay_ns != j->now)
 		note_extra_delay(j->reports, ev, stats, j->host_id, delay, j->requested_ns);
+	j->slow = j->delayed && excess(delay, j->reports) > SLOW_DELAYS * settings.skip_delay_us * NS_PER_US &&
+		  excess(stats->extra_delay_ns, j->reports) > SLOW_DELAYS * settings.skip_delay_us * NS_PER_US;
 	return MRC_DROP_NONE;
 }
 
@@ -259,7 +289,9 @@ static __always_inline enum mrc_drop apply_reply(struct __sk_buff *skb, struct m
 			judge_report(&j, c);
 		__sync_lock_test_and_set(&j.reports->busy, 0);
 	}
-	if (j.delayed)
+	if (j.slow)
+		j.changed |= leave_slow_ev(host_id, number, j.now);
+	else if (j.delayed)
 		transit(host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
 	if (j.changed)
 		refresh_usable(peer, host_id);

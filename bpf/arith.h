@@ -29,6 +29,7 @@
 #define NS_PER_US 1000ULL
 #define NS_PER_MS 1000000ULL
 #define NS_PER_S 1000000000ULL
+#define PACE_RETRY_PERIODS 64 /* periods, times a slow plane's time per packet in that of the quickest: until it is tried again */
 #define HELD_MAX_NS (100 * NS_PER_MS) /* a time stamp later than this is not believed */
 #define PPM 1000000 /* parts per million in one */
 
@@ -208,21 +209,23 @@ static inline __u64 arrival_window(__u64 window_ns, __u32 extra_delay_ns, __u32 
 	return more > window_ns ? window_ns + more + more / 4 : window_ns;
 }
 
-/* Return the planes of `plane_mask`, as bits, on which a packet begins to arrive no later than it ends to arrive on the
- * fastest plane, plus 1/16. `wait_ns`: time for the packets in flight, on each of `planes`. `burst_ns`: time for
- * this burst. Without branches: the verifier would walk through all combinations of planes.
+/* Return the planes of `plane_mask`, as bits, on which a burst ends to arrive no later than the next burst would on the
+ * fastest plane, plus 1/16. `wait_ns`: time for the packets in flight, on each of `planes`. `burst_ns`: time for this
+ * burst. On a much slower plane a burst would end to arrive long after later ones, for which TCP would wait, or which it
+ * would take for lost. Without branches: the verifier would walk through all combinations of planes.
  */
 static inline __u32 in_pace(const __u64 *wait_ns, const __u64 *burst_ns, __u32 planes, __u32 plane_mask)
 {
-	__u64 soonest = NEVER_NS, excluded;
+	__u64 soonest = NEVER_NS, quickest = NEVER_NS, excluded;
 	__u32 late = 0, i;
 
 	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++) {
 		excluded = ~plane_mask >> i & 1;
 		soonest = lesser((wait_ns[i] + burst_ns[i]) | (excluded << 62), soonest);
+		quickest = lesser(burst_ns[i] | (excluded << 62), quickest);
 	}
 	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++)
-		late |= (soonest + soonest / 16 - wait_ns[i]) >> 63 << i;
+		late |= (soonest + soonest / 16 + quickest - wait_ns[i] - burst_ns[i]) >> 63 << i;
 	return plane_mask & ~late;
 }
 
@@ -234,6 +237,17 @@ static inline __u32 smoothed_pace(__u32 pace_ns, __u32 packets, __u64 ns)
 	if (!now || now > PACE_MAX_NS)
 		return pace_ns;
 	return pace_ns ? pace_ns - pace_ns / 4 + (__u32)now / 4 : (__u32)now;
+}
+
+/* Return a plane's new time per packet, `measured_ns` having been measured. It rises only if the plane had a queue all the
+ * time: without, a plane carries what it is given, and could carry more. Then it nears the quickest plane's, slowly: a
+ * plane that was too slow to be used is tried again, the later, the slower it was.
+ */
+static inline __u32 next_pace(__u32 pace_ns, __u32 measured_ns, __u32 has_queue, __u32 quickest_ns)
+{
+	if (has_queue || measured_ns < pace_ns || !pace_ns)
+		return measured_ns;
+	return pace_ns - (__u32)lesser(pace_ns - lesser(pace_ns, quickest_ns), quickest_ns / PACE_RETRY_PERIODS);
 }
 
 /* Return the histogram bucket of a value: four buckets per power of two; 0 to 3 have one each. */

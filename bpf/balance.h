@@ -82,7 +82,7 @@ _Static_assert(MRC_REPORT_PARTS == 2, "planes_in_pace, note_planes");
 __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 report_tx_ns)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u32 zero = 0, i, begin, arrived, part = first != 0;
+	__u32 zero = 0, i, begin, arrived, queues = 0, quickest = 0, part = first != 0;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
 	__u64 past;
 
@@ -101,12 +101,18 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 		return 0;
 	p->paced_ns = report_tx_ns;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
+		queues |= (p->newest_delay_ns[i] > p->base_delay_ns[i] + QUEUE_DELAY_NS) << i;
+		quickest = p->pace_ns[i] - 1 < quickest - 1 ? p->pace_ns[i] : quickest; /* 0 is none */
+	}
+	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		arrived = p->arrived[0][i] + p->arrived[1][i];
 		/* Otherwise there was a pause, or the peer's clock changed. */
 		if (past < PACE_PERIODS_MAX * PACE_PERIOD_NS)
-			p->pace_ns[i] = smoothed_pace(p->pace_ns[i], arrived - p->paced[i], past);
+			p->pace_ns[i] = next_pace(p->pace_ns[i], smoothed_pace(p->pace_ns[i], arrived - p->paced[i], past),
+						  queues & p->queues & 1u << i, quickest);
 		p->paced[i] = arrived;
 	}
+	p->queues = queues;
 	return 0;
 }
 
@@ -117,7 +123,8 @@ __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u6
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 now = now_ns(), interval = 64 * (__u64)delay_ns;
-	__u32 i, most_ns = 0, least_ns = ~0u, epoch = now / SKEW_PERIOD_NS, paused = 0;
+	__u32 i, most_ns = 0, least_ns = ~0u, epoch = now / SKEW_PERIOD_NS, paused = 0, slowest = 0, quickest = ~0u;
+	__u8 queued;
 	struct mrc_peer *peer = peer_at(host_id);
 
 	plane &= MRC_MAX_PLANES - 1;
@@ -134,13 +141,17 @@ __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u6
 			continue; /* the plane carries nothing */
 		most_ns = p->extra_delay_ns[i] > most_ns ? p->extra_delay_ns[i] : most_ns;
 		least_ns = p->extra_delay_ns[i] < least_ns ? p->extra_delay_ns[i] : least_ns;
+		slowest = p->pace_ns[i] > slowest ? p->pace_ns[i] : slowest;
+		quickest = p->pace_ns[i] - 1 < quickest - 1 ? p->pace_ns[i] : quickest; /* 0 is none */
 	}
 	/* One plane at a time: a pause of all would leave none, and a pause of all but one would overload that one. */
 	if (!paused && delay_ns > p->base_delay_ns[plane] + QUEUE_DELAY_NS &&
 	    aged(now, p->paused_until_ns[plane], interval))
 		p->paused_until_ns[plane] = now + 2 * (__u64)delay_ns;
-	if (peer->queued != (most_ns > QUEUE_DELAY_NS)) /* conditional, because every packet reads this cache line */
-		peer->queued = most_ns > QUEUE_DELAY_NS;
+	/* A plane that is too slow to be used has no queue, and gets one with the first burst. */
+	queued = most_ns > QUEUE_DELAY_NS || slowest / 2 > quickest;
+	if (peer->queued != queued) /* conditional, because every packet reads this cache line */
+		peer->queued = queued;
 	/* The lower of two in a row: the host may have delayed one. */
 	most_ns = delay_ns < p->newest_delay_ns[plane] ? delay_ns : p->newest_delay_ns[plane];
 	p->newest_delay_ns[plane] = delay_ns;

@@ -92,11 +92,20 @@ static __always_inline int can_answer(const struct tick *t, const struct mrc_ev 
 	return !t->detached && !t->watch->silent && t->clock->linked & (1u << (ev->plane & 31));
 }
 
-/* Serve an EV in use: raise its weight, or probe it while it lags, less and less often. Clears the deadline when the EV
+/* Serve an EV in use: return it if it was slow, raise its weight, or probe it while it lags, less and less often. Clears the deadline when the EV
  * neither lags nor ramps up.
  */
 static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
+	if (is_slow(ev) && !stats->lag_ns) {
+		if (!aged(t->clock->now_ns, stats->probe_after_ns, 0)) {
+			set_peer_due(t, stats->probe_after_ns);
+			return;
+		}
+		ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
+		ev->state_since_ns = t->clock->now_ns;
+		t->changed |= transit(t->sweep.request.host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_SLOW);
+	}
 	if (ev->weight < MRC_WEIGHT_FULL) {
 		ev->weight = ramp_weight(t->clock->now_ns - ev->state_since_ns, settings.ramp_us * NS_PER_US);
 		set_peer_due(t, t->clock->now_ns + settings.ramp_us * NS_PER_US / 6);
@@ -228,7 +237,7 @@ static long find_deadline(__u64 number, void *context)
 
 	if (!ev || !stats)
 		return 1;
-	if (ev->configured && (!is_in_use(ev) || ev->weight < MRC_WEIGHT_FULL || stats->lag_ns))
+	if (ev->configured && (!is_in_use(ev) || ev->weight < MRC_WEIGHT_FULL || stats->lag_ns || is_slow(ev)))
 		set_deadline(host_id, number);
 	return 0;
 }

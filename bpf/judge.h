@@ -42,6 +42,7 @@ struct judging {
 	__u8 bursts; /* EVs in scratch->lagging */
 	__u8 changed; /* the usable EVs must be computed again */
 	__u8 delayed; /* the EV of the request has more delay than the others */
+	__u8 slow; /* so much more that it is left for a while */
 	__u8 lossy; /* some EV has a new loss */
 	__u8 lossy_planes; /* a bit per plane */
 	__u8 lags; /* some EV in use lags */
@@ -279,7 +280,7 @@ static long judge_ev(__u64 i, void *context)
 	}
 	fade_window(stats, j->now);
 	/* The EV was congested, and carried no packet since that could have been skipped. The mark is too old. */
-	if (ev->state == MRC_EV_SKIP && !stats->lag_ns && aged(j->now, ev->last_tx_ns, CONGESTED_NS))
+	if (ev->state == MRC_EV_SKIP && !stats->lag_ns && !is_slow(ev) && aged(j->now, ev->last_tx_ns, CONGESTED_NS))
 		transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_CONGESTED);
 	move_offsets(ev, stats, &delta);
 	read_delta(&delta, ev, stats, j->slot);

@@ -12,7 +12,7 @@
 #include "mrc_events.h"
 #include "mrc_wire.h"
 
-#define MRC_ABI_VERSION 12 /* of the tables: it names the directory of the pins */
+#define MRC_ABI_VERSION 13 /* of the tables: it names the directory of the pins */
 
 enum mrc_version { /* the versions as BTF: the loader reads them from an object before it changes anything */
 	MRC_VERSION_ABI = MRC_ABI_VERSION,
@@ -99,7 +99,7 @@ struct mrc_path_stats {
 	__u16 mark_probes[MRC_REPORTS_KEPT]; /* the same of probe_seq */
 	__u32 extra_delay_ns; /* one-way delay beyond the least of the peer's EVs, smoothed, 1/4 per reply */
 	__u32 skips; /* changes to SKIP; a count */
-	__u64 probe_after_ns; /* no probe is due on the EV before (back-off); 0 = at once */
+	__u64 probe_after_ns; /* no probe is due on the EV before (back-off); of a slow EV: no data; 0 = at once */
 };
 _Static_assert(sizeof(struct mrc_path_stats) == 192, "mrc_path_stats is three cache lines");
 

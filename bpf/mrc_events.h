@@ -34,6 +34,7 @@ enum mrc_reason {
 	MRC_REASON_ADMIN, /* denied or allowed by an administrator */
 	MRC_REASON_CONGESTED, /* SKIP: CE marks, or more delay than the other EVs have */
 	MRC_REASON_LAGGING, /* SKIP: some of its packets are missing, and probes test it */
+	MRC_REASON_SLOW, /* SKIP: packets take much longer than on the other EVs */
 	MRC_REASON_MAX,
 };
 

@@ -32,6 +32,8 @@ struct mrc_pace {
 	/* Until then the plane carries nothing, so its base delay can be measured. */
 	__u64 paused_until_ns[MRC_MAX_PLANES];
 	__u64 paced_ns; /* the peer's clock when `paced` was taken */
+	__u32 queues; /* planes that had a queue then, as bits */
+	__u32 reserved;
 	__u32 paced[MRC_MAX_PLANES]; /* sum of `arrived` over all parts */
 	/* By the newest report of each part of the EVs. One plane's EVs can be in both parts. */
 	__u32 arrived[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets, a count */

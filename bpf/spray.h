@@ -64,7 +64,7 @@ static __always_inline int skips_once(struct mrc_ev *ev, __u32 index)
 {
 	const struct mrc_path_stats *stats;
 
-	if (ev->state != MRC_EV_SKIP)
+	if (ev->state != MRC_EV_SKIP || is_slow(ev))
 		return 0;
 	stats = path_stats_at(index);
 	return stats && !stats->lag_ns &&

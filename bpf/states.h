@@ -120,11 +120,17 @@ static __always_inline __u32 linked_planes(const struct mrc_node *node, const st
 enum rank {
 	RANK_GOOD = 1,
 	RANK_UNKNOWN,
-	RANK_LAGGING,
+	RANK_LAGGING, /* or slow */
 	RANK_LOSSY, /* failed, but packets arrive */
 	RANK_SILENT, /* failed, and nothing arrives: the EV is silent */
 	RANK_NEVER, /* denied, no such path, or no link */
 };
+
+/* Return 1 if an EV is left for a while because it is slow (apply_reply.h). */
+static __always_inline int is_slow(const struct mrc_ev *ev)
+{
+	return ev->state == MRC_EV_SKIP && ev->skip_reason == MRC_REASON_SLOW;
+}
 
 /* Return an EV's rank. A global function: the verifier checks it once, not at each call. */
 __noinline int rank_at(__u32 index, __u32 plane_mask)
@@ -138,7 +144,7 @@ __noinline int rank_at(__u32 index, __u32 plane_mask)
 	case MRC_EV_GOOD:
 		return RANK_GOOD;
 	case MRC_EV_SKIP:
-		return stats->lag_ns ? RANK_LAGGING : RANK_GOOD;
+		return stats->lag_ns || is_slow(ev) ? RANK_LAGGING : RANK_GOOD;
 	case MRC_EV_UNKNOWN:
 		return RANK_UNKNOWN;
 	case MRC_EV_ASSUMED_BAD:

@@ -7,7 +7,8 @@ from mrcd.ctl.terminal.render import fold
 
 STATES = {
     "GOOD": "carries data",
-    "SKIP": "passed over: once after a congestion mark, or until it is decided whether a lagging EV has failed",
+    "SKIP": "passed over: once after a congestion mark, for a while if it is slow, or until it is decided whether a "
+    "lagging EV has failed",
     "ASSUMED_BAD": "has failed: carries no data, and is probed until it heals",
     "DENIED": "taken out of use by an administrator; probed meanwhile",
     "UNKNOWN": "not probed yet",
@@ -17,6 +18,7 @@ REASONS = {
     "probed": "the first probe of a new EV was answered",
     "congested": "a switch has marked packets (ECN CE)",
     "lagging": "something sent on the EV is missing, while later packets on other EVs have arrived",
+    "slow": "packets take much longer on the EV than on the peer's others: it carries none for a while",
     "overdue": "a lagging EV has failed: probes were lost too, and nothing has arrived. No event of SKIP comes before "
     "it: GOOD to SKIP and back is not logged",
     "loss": "more packets were lost than loss_ratio allows",

@@ -47,6 +47,7 @@ class Reason(_Named):
     ADMIN = 9
     CONGESTED = 10
     LAGGING = 11
+    SLOW = 12
 
 
 class Histogram(IntEnum):

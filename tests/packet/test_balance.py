@@ -8,6 +8,7 @@ from tests.packet.clock import MS, advance, now
 from tests.packet.packets import EVS, H0, H2, PLANES, SLOTS, datagram
 from tests.packet.reports import EVERY, LAGGING, Reporter, ReportRequest, events, others, state
 from tests.packet.rig import Bench, Setup
+from tests.packet.ticks import tick_h2_now
 
 pytestmark = pytest.mark.root
 
@@ -62,6 +63,24 @@ def test_a_plane_of_half_the_rate_gets_half(bench: Bench) -> None:
     sent = pushed(bench, 70)
     assert abs(sent[LAST] - 70 / (2 * LAST + 1)) <= 1
     assert max(sent[:LAST]) - min(sent[:LAST]) <= 1
+
+
+def test_a_much_slower_plane_gets_nothing(bench: Bench) -> None:
+    """A burst there would arrive after many later ones. All planes would get the same without queues."""
+    waiting(bench, pace_ns=planes(MS, last=40 * MS))
+    assert pushed(bench, 10 * LAST) == [10] * LAST + [0]
+
+
+def test_planes_stay_unequal_without_a_queue(bench: Bench, r: Reporter) -> None:
+    """A plane that is too slow to be used has none; nothing else would keep packets from it."""
+    waiting(bench, pace_ns=planes(MS, last=3 * MS), queued=0)
+    for _ in range(PLANES):
+        r.report()
+    assert bench.peer(H2)["queued"] == 1
+    bench.pace(H2, pace_ns=planes(MS, last=2 * MS))
+    for _ in range(PLANES):
+        r.report()
+    assert bench.peer(H2)["queued"] == 0
 
 
 def test_a_plane_with_too_much_delay_is_unused_while_another_is_usable(bench: Bench) -> None:
@@ -324,6 +343,7 @@ def test_an_unused_ev_is_not_skipped(bench: Bench, was: EvState) -> None:
 # ---- queueing delay ----
 
 SKIP_DELAY_US = 1000
+SLOW = (EvState.SKIP, Reason.SLOW)
 
 
 def delayed(bench: Bench, us: int, *, rtt_ns: int = 1000) -> int:
@@ -343,6 +363,36 @@ def test_an_ev_with_more_delay_than_the_others_is_skipped(bench: Bench) -> None:
     assert (state(bench, ev), events(bench)) == (CONGESTED, [])
     bench.spread(EVS)
     assert state(bench, ev)[0] == EvState.GOOD
+
+
+@pytest.mark.parametrize(
+    ("average_us", "us", "slow"),
+    [(0, 32_000, True), (6000, 4100, True), (0, 15_000, False), (3000, 5000, False), (20_000, 3900, False)],
+)
+def test_an_ev_is_slow_by_its_newest_delay_and_the_average(bench: Bench, average_us: int, us: int, slow: bool) -> None:
+    bench.tables.path_stats["extra_delay_ns"][H2] = average_us * 1000
+    ev = delayed(bench, us)
+    assert (state(bench, ev) == SLOW, bench.usable(H2) == others(ev), events(bench)) == (slow, slow, [])
+
+
+def test_a_slow_ev_is_left_for_128_times_its_delay_and_returns_by_steps(bench: Bench) -> None:
+    ev = delayed(bench, 32_000)
+    left = int(bench.path_stats(H2, ev)["probe_after_ns"]) - now()
+    assert left == 128 * bench.path_stats(H2, ev)["extra_delay_ns"] == 128 * 8 * MS
+    assert bench.spread(2 * EVS)[ev] == 0
+    advance(left - 1)
+    tick_h2_now(bench)
+    assert (state(bench, ev), bench.usable(H2)) == (SLOW, others(ev))
+    advance(1)
+    tick_h2_now(bench)
+    assert (state(bench, ev)[0], bench.usable(H2), bench.ev(H2, ev)["weight"]) == (EvState.GOOD, EVERY, 1)
+
+
+def test_slow_evs_are_usable_while_too_few_are_left(bench: Bench) -> None:
+    ev = delayed(bench, 32_000)
+    good = others(ev)[:3]
+    bench.set_state(H2, EvState.ASSUMED_BAD, *others(ev, *good))
+    assert bench.usable(H2) == sorted([ev, *good])
 
 
 @pytest.mark.parametrize(

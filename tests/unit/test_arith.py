@@ -27,6 +27,7 @@ u32 bucket_of(u64)
 u32 grown16(u16 u16)
 u32 dst_slot(const_u32*)
 u32 in_pace(const_u64* const_u64* u32 u32)
+u32 next_pace(u32 u32 u32 u32)
 u32 smoothed_pace(u32 u32 u64)
 u64 arrival_window(u64 u32 u32)
 u64 hold_down_ns(u32 u32 u32)
@@ -234,11 +235,14 @@ LATE = [  # window, delay of the EV, least delay of the others, resulting window
 ]
 
 
-def in_pace(arith: ctypes.CDLL, waits: list[int | None], burst: int = 100) -> set[int]:
-    """Returns the planes in pace. `waits`: per plane; None excludes it."""
+def in_pace(
+    arith: ctypes.CDLL, waits: list[int | None], burst: int = 100, slow: dict[int, int] | None = None
+) -> set[int]:
+    """Returns the planes in pace. `waits`: per plane; None excludes it. `slow`: time of a burst on slower planes."""
     mask = sum(1 << i for i, wait in enumerate(waits) if wait is not None)
     array = ctypes.c_uint64 * 8
-    bits = arith.in_pace(array(*[wait or 0 for wait in waits]), array(*[burst] * 8), 8, mask)
+    bursts = [(slow or {}).get(i, burst) for i in range(8)]
+    bits = arith.in_pace(array(*[wait or 0 for wait in waits]), array(*bursts), 8, mask)
     return {i for i in range(8) if bits >> i & 1}
 
 
@@ -251,6 +255,24 @@ def test_planes_keep_pace_if_they_start_before_the_earliest_ends(arith: ctypes.C
     assert in_pace(arith, [LONGEST, None, 0]) == {2}
     assert in_pace(arith, [0, 1], burst=0) == {0}
     assert in_pace(arith, []) == set()
+
+
+def test_a_plane_keeps_pace_if_a_burst_ends_before_the_next_one_of_the_quickest(arith: ctypes.CDLL) -> None:
+    assert in_pace(arith, [0, 0, 0, 0], slow={1: 200}) == {0, 1, 2, 3}
+    assert in_pace(arith, [0, 0, 0, 0], slow={1: 207}) == {0, 2, 3}
+    assert in_pace(arith, [0, 7, 0, 0], slow={1: 200}) == {0, 2, 3}
+    assert in_pace(arith, [900, 0, 900, 900], slow={1: 1000}) == {0, 1, 2, 3}  # the others have queues, too
+    assert in_pace(arith, [None, 0], slow={1: 4000}) == {1}
+
+
+def test_a_pace_rises_by_queues_only(arith: ctypes.CDLL) -> None:
+    assert arith.next_pace(1000, 5000, 1, 1000) == 5000
+    assert arith.next_pace(1000, 5000, 0, 1000) == 1000  # without a queue, few packets were sent
+    assert arith.next_pace(5000, 4000, 0, 1000) == 4000
+    assert arith.next_pace(0, 5000, 0, 0) == 5000  # the first
+    assert arith.next_pace(64_000, 64_000, 0, 6400) == 63_900  # unused: nears the quickest
+    assert arith.next_pace(6450, 6450, 0, 6400) == 6400
+    assert arith.next_pace(6400, 6400, 0, 6400) == 6400
 
 
 def test_paces_are_smoothed_without_idle_times(arith: ctypes.CDLL) -> None:
