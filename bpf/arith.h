@@ -29,7 +29,7 @@
 #define NS_PER_US 1000ULL
 #define NS_PER_MS 1000000ULL
 #define NS_PER_S 1000000000ULL
-#define PACE_RETRY_PERIODS 64 /* periods, times a slow plane's time per packet in that of the quickest: until it is tried again */
+#define SLOW_PERIODS 64 /* periods of measurement in which a plane's known time per packet fades by that of the quickest */
 #define HELD_MAX_NS (100 * NS_PER_MS) /* a time stamp later than this is not believed */
 #define PPM 1000000 /* parts per million in one */
 
@@ -239,15 +239,40 @@ static inline __u32 smoothed_pace(__u32 pace_ns, __u32 packets, __u64 ns)
 	return pace_ns ? pace_ns - pace_ns / 4 + (__u32)now / 4 : (__u32)now;
 }
 
-/* Return a plane's new time per packet, `measured_ns` having been measured. It rises only if the plane had a queue all the
- * time: without, a plane carries what it is given, and could carry more. Then it nears the quickest plane's, slowly: a
- * plane that was too slow to be used is tried again, the later, the slower it was.
+/* Return the time per packet that a plane is known to need: `pace_ns`, if it had a queue all the time; otherwise it could
+ * carry more than it was given. Then the knowledge fades: a plane that was too slow to be used is tried again, the later,
+ * the slower it was compared with the quickest.
  */
-static inline __u32 next_pace(__u32 pace_ns, __u32 measured_ns, __u32 has_queue, __u32 quickest_ns)
+static inline __u32 next_slow_ns(__u32 slow_ns, __u32 pace_ns, __u32 has_queue, __u32 quickest_ns)
 {
-	if (has_queue || measured_ns < pace_ns || !pace_ns)
-		return measured_ns;
-	return pace_ns - (__u32)lesser(pace_ns - lesser(pace_ns, quickest_ns), quickest_ns / PACE_RETRY_PERIODS);
+	return has_queue ? pace_ns : slow_ns - (__u32)lesser(slow_ns, quickest_ns / SLOW_PERIODS);
+}
+
+/* Return a plane's smoothed CE marks per 256 packets (1/4), after `marked` of `packets` had a mark. */
+static inline __u32 smoothed_marking(__u32 marking, __u32 marked, __u32 packets)
+{
+	__u32 now = packets ? lesser(marked, packets) * 255 / packets : 0;
+
+	return (3 * marking + now) / 4;
+}
+
+/* Return the planes of `plane_mask`, as bits, that take the turn of this number: a plane gives up half the share of its
+ * turns by which the peer sees more of its packets marked than of the least marked plane (as DCTCP's window, RFC 8257
+ * §3.3). Without branches: the verifier would walk through all combinations of planes.
+ */
+static inline __u32 unmarked_planes(const __u8 *marking, __u32 turn, __u32 planes, __u32 plane_mask)
+{
+	__u32 late = 0, mixed = turn * 0x9e3779b1, i;
+	__u64 least = NEVER_NS, at;
+
+	/* Not scattered(): a plane that gives up its turn has its next one sooner, and the two would keep step. */
+	mixed = (mixed ^ mixed >> 15) * 0x85ebca77;
+	at = mixed >> 24;
+	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++)
+		least = lesser(marking[i] | (__u64)(~plane_mask >> i & 1) << 62, least);
+	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++)
+		late |= (2 * at + least - marking[i]) >> 63 << i;
+	return plane_mask & ~late;
 }
 
 /* Return the histogram bucket of a value: four buckets per power of two; 0 to 3 have one each. */

@@ -19,6 +19,7 @@
 #define PACE_PERIODS_MAX 8 /* periods: after so many without a report the measurement begins anew */
 /* The skew is the maximum of this period and the one before, so old skew is forgotten. */
 #define SKEW_PERIOD_NS 100000000
+#define MARKING_DIFFERENCE 16 /* CE marks per 256 packets: with less difference all planes take turns */
 #define PAUSE_INTERVAL_NS 1000000000ULL /* least time between two pauses of a plane: they cost throughput */
 #define BASE_DELAY_SPREAD_NS 10000000 /* beyond this excess of base delay a plane carries nothing: see above */
 
@@ -53,7 +54,7 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = now_ns();
-	__u64 slowest = 0, pace_ns;
+	__u64 slowest = 0, quickest = ~0u, pace_ns;
 	__u32 paused = 0, planes = settings.planes, i, n;
 
 	if (!p)
@@ -62,17 +63,19 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 		paused |= !aged(now, p->paused_until_ns[i], 0) << i;
 	plane_mask &= ~distant_planes(p, planes, plane_mask);
 	plane_mask = plane_mask & ~paused ?: plane_mask;
-	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++)
+	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++) {
 		slowest += p->pace_ns[i] - lesser(slowest, p->pace_ns[i]);
+		quickest = lesser((__u32)(p->pace_ns[i] - 1), quickest); /* a plane without a measured rate is none */
+	}
 	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++) {
 		pace_ns = p->pace_ns[i];
 		pace_ns |= slowest & less_mask(pace_ns, 1); /* a new plane has no measured rate yet */
 		n = p->in_flight[0][i] + p->in_flight[1][i] + p->sent[i];
 		wait_ns[i] = n * pace_ns;
 		wait_ns[i] -= lesser(wait_ns[i], p->base_delay_ns[i]);
-		burst_ns[i] = packets * pace_ns;
+		burst_ns[i] = packets * (quickest + 1 + p->slow_ns[i] - lesser(quickest + 1, p->slow_ns[i]));
 	}
-	return in_pace(wait_ns, burst_ns, planes, plane_mask);
+	return unmarked_planes(p->marking, p->turns++, planes, in_pace(wait_ns, burst_ns, planes, plane_mask));
 }
 _Static_assert(MRC_REPORT_PARTS == 2, "planes_in_pace, note_planes");
 
@@ -95,6 +98,7 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 		p->arrived[part][i] = scratch->arrived[i];
 		p->in_flight[part][i] = scratch->in_flight[i];
 		p->sent[i] = 0;
+		p->marked[i] += scratch->marked[i];
 	}
 	past = report_tx_ns - p->paced_ns;
 	if (past < PACE_PERIOD_NS)
@@ -108,8 +112,10 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 		arrived = p->arrived[0][i] + p->arrived[1][i];
 		/* Otherwise there was a pause, or the peer's clock changed. */
 		if (past < PACE_PERIODS_MAX * PACE_PERIOD_NS)
-			p->pace_ns[i] = next_pace(p->pace_ns[i], smoothed_pace(p->pace_ns[i], arrived - p->paced[i], past),
-						  queues & p->queues & 1u << i, quickest);
+			p->pace_ns[i] = smoothed_pace(p->pace_ns[i], arrived - p->paced[i], past);
+		p->slow_ns[i] = next_slow_ns(p->slow_ns[i], p->pace_ns[i], queues & p->queues & 1u << i, quickest);
+		p->marking[i] = smoothed_marking(p->marking[i], p->marked[i], arrived - p->paced[i]);
+		p->marked[i] = 0;
 		p->paced[i] = arrived;
 	}
 	p->queues = queues;
@@ -124,6 +130,7 @@ __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u6
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 now = now_ns(), interval = 64 * (__u64)delay_ns;
 	__u32 i, most_ns = 0, least_ns = ~0u, epoch = now / SKEW_PERIOD_NS, paused = 0, slowest = 0, quickest = ~0u;
+	__u32 most_marked = 0, least_marked = ~0u;
 	__u8 queued;
 	struct mrc_peer *peer = peer_at(host_id);
 
@@ -141,7 +148,9 @@ __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u6
 			continue; /* the plane carries nothing */
 		most_ns = p->extra_delay_ns[i] > most_ns ? p->extra_delay_ns[i] : most_ns;
 		least_ns = p->extra_delay_ns[i] < least_ns ? p->extra_delay_ns[i] : least_ns;
-		slowest = p->pace_ns[i] > slowest ? p->pace_ns[i] : slowest;
+		most_marked = p->marking[i] > most_marked ? p->marking[i] : most_marked;
+		least_marked = p->marking[i] < least_marked ? p->marking[i] : least_marked;
+		slowest = p->slow_ns[i] > slowest ? p->slow_ns[i] : slowest;
 		quickest = p->pace_ns[i] - 1 < quickest - 1 ? p->pace_ns[i] : quickest; /* 0 is none */
 	}
 	/* One plane at a time: a pause of all would leave none, and a pause of all but one would overload that one. */
@@ -149,7 +158,8 @@ __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u6
 	    aged(now, p->paused_until_ns[plane], interval))
 		p->paused_until_ns[plane] = now + 2 * (__u64)delay_ns;
 	/* A plane that is too slow to be used has no queue, and gets one with the first burst. */
-	queued = most_ns > QUEUE_DELAY_NS || slowest / 2 > quickest;
+	queued = most_ns > QUEUE_DELAY_NS || slowest / 2 > quickest ||
+		 (__s32)(most_marked - least_marked) > MARKING_DIFFERENCE;
 	if (peer->queued != queued) /* conditional, because every packet reads this cache line */
 		peer->queued = queued;
 	/* The lower of two in a row: the host may have delayed one. */

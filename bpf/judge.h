@@ -118,6 +118,7 @@ static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct
 		return;
 	stats->ce = ce;
 	stats->rx_ce += marked;
+	j->scratch->marked[ev->plane & (MRC_MAX_PLANES - 1)] += marked;
 	if (ev->state == MRC_EV_GOOD)
 		transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
 }
@@ -360,6 +361,7 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->reports->report_tx_ns = bpf_be64_to_cpu(c->mrc.tx_ns);
 	__builtin_memset(j->scratch->in_flight, 0, sizeof(j->scratch->in_flight));
 	__builtin_memset(j->scratch->arrived, 0, sizeof(j->scratch->arrived));
+	__builtin_memset(j->scratch->marked, 0, sizeof(j->scratch->marked));
 	__builtin_memset(j->scratch->loss, 0, sizeof(j->scratch->loss));
 	bpf_loop(counts, judge_ev, j, 0);
 	j->reports->scattered = (j->reports->scattered & ~(1u << !!j->first)) | j->scattered << !!j->first;

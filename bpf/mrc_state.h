@@ -33,13 +33,16 @@ struct mrc_pace {
 	__u64 paused_until_ns[MRC_MAX_PLANES];
 	__u64 paced_ns; /* the peer's clock when `paced` was taken */
 	__u32 queues; /* planes that had a queue then, as bits */
-	__u32 reserved;
+	__u32 turns; /* packets that chose while planes were marked unequally; a count */
+	__u32 marked[MRC_MAX_PLANES]; /* CE marks since then */
+	__u8 marking[MRC_MAX_PLANES]; /* CE marks per 256 packets, smoothed, 1/4 */
 	__u32 paced[MRC_MAX_PLANES]; /* sum of `arrived` over all parts */
 	/* By the newest report of each part of the EVs. One plane's EVs can be in both parts. */
 	__u32 arrived[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets, a count */
 	__u32 in_flight[MRC_REPORT_PARTS][MRC_MAX_PLANES]; /* data packets in flight */
 	__u32 sent[MRC_MAX_PLANES]; /* data packets since that report, approximately; kept while mrc_peer.queued */
 	__u32 pace_ns[MRC_MAX_PLANES]; /* time per packet, smoothed, 1/4 */
+	__u32 slow_ns[MRC_MAX_PLANES]; /* the same while the plane had a queue: it can do no better; fades */
 	__u32 newest_delay_ns[MRC_MAX_PLANES]; /* extra delay of the newest probe */
 	__u32 extra_delay_ns[MRC_MAX_PLANES]; /* as mrc_path_stats.extra_delay_ns, over all EVs of the plane */
 	__u32 base_delay_ns[MRC_MAX_PLANES]; /* the part of it that remains without queues, as far as known */
@@ -155,6 +158,7 @@ struct mrc_scratch {
 	__u32 lagging[BURSTS_AT_ONCE]; /* EVs that lag and get a probe burst */
 	__u32 in_flight[MRC_MAX_PLANES]; /* data packets in flight on each plane */
 	__u32 arrived[MRC_MAX_PLANES]; /* data packets that have arrived on it */
+	__u32 marked[MRC_MAX_PLANES]; /* new CE marks on it */
 	struct plane_loss loss[MRC_MAX_PLANES + 1]; /* by plane; last: the sum of all planes */
 };
 

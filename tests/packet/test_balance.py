@@ -67,17 +67,17 @@ def test_a_plane_of_half_the_rate_gets_half(bench: Bench) -> None:
 
 def test_a_much_slower_plane_gets_nothing(bench: Bench) -> None:
     """A burst there would arrive after many later ones. All planes would get the same without queues."""
-    waiting(bench, pace_ns=planes(MS, last=40 * MS))
+    waiting(bench, slow_ns=planes(0, last=40 * MS))
     assert pushed(bench, 10 * LAST) == [10] * LAST + [0]
 
 
 def test_planes_stay_unequal_without_a_queue(bench: Bench, r: Reporter) -> None:
     """A plane that is too slow to be used has none; nothing else would keep packets from it."""
-    waiting(bench, pace_ns=planes(MS, last=3 * MS), queued=0)
+    waiting(bench, slow_ns=planes(0, last=3 * MS), queued=0)
     for _ in range(PLANES):
         r.report()
     assert bench.peer(H2)["queued"] == 1
-    bench.pace(H2, pace_ns=planes(MS, last=2 * MS))
+    bench.pace(H2, slow_ns=planes(0, last=2 * MS))
     for _ in range(PLANES):
         r.report()
     assert bench.peer(H2)["queued"] == 0
@@ -331,6 +331,24 @@ def test_a_plane_with_congestion_on_all_evs_stays_in_use(bench: Bench) -> None:
     sent = bench.spread(4 * PLANES)
     assert sum(sent[4:8]) >= 3  # its EVs skip one turn each, all at one packet
     assert all(state(bench, ev)[0] == EvState.GOOD for ev in range(4, 8))
+
+
+def test_a_plane_whose_packets_are_all_marked_gets_half_its_share(bench: Bench, r: Reporter) -> None:
+    def go(marks: bool) -> list[int]:
+        for _ in range(20):
+            for ev in EVERY:
+                r.send(ev, 4)
+                r.ce[ev] += 4 if marks and ev // SLOTS == LAST else 0
+            r.report(after_ms=8)
+        bench.pace(H2, base_delay_ns=planes(1000 * MS, last=1000 * MS))  # no queue, whatever is sent below
+        bench.set_state(H2, EvState.GOOD, *EVERY)  # without the turn that each EV skips
+        return pushed(bench, 70 * PLANES)
+
+    sent = go(marks=True)
+    assert sent[LAST] == pytest.approx(sum(sent) / (2 * LAST + 1), rel=0.1)
+    assert max(sent[:LAST]) - min(sent[:LAST]) <= 3
+    r.packets = bench.tables.evs["tx_packets"][H2].tolist()
+    assert go(marks=False) == [70] * PLANES
 
 
 @pytest.mark.parametrize("was", [EvState.ASSUMED_BAD, EvState.DENIED, EvState.UNKNOWN])

@@ -27,7 +27,9 @@ u32 bucket_of(u64)
 u32 grown16(u16 u16)
 u32 dst_slot(const_u32*)
 u32 in_pace(const_u64* const_u64* u32 u32)
-u32 next_pace(u32 u32 u32 u32)
+u32 next_slow_ns(u32 u32 u32 u32)
+u32 smoothed_marking(u32 u32 u32)
+u32 unmarked_planes(const_u8* u32 u32 u32)
 u32 smoothed_pace(u32 u32 u64)
 u64 arrival_window(u64 u32 u32)
 u64 hold_down_ns(u32 u32 u32)
@@ -265,14 +267,11 @@ def test_a_plane_keeps_pace_if_a_burst_ends_before_the_next_one_of_the_quickest(
     assert in_pace(arith, [None, 0], slow={1: 4000}) == {1}
 
 
-def test_a_pace_rises_by_queues_only(arith: ctypes.CDLL) -> None:
-    assert arith.next_pace(1000, 5000, 1, 1000) == 5000
-    assert arith.next_pace(1000, 5000, 0, 1000) == 1000  # without a queue, few packets were sent
-    assert arith.next_pace(5000, 4000, 0, 1000) == 4000
-    assert arith.next_pace(0, 5000, 0, 0) == 5000  # the first
-    assert arith.next_pace(64_000, 64_000, 0, 6400) == 63_900  # unused: nears the quickest
-    assert arith.next_pace(6450, 6450, 0, 6400) == 6400
-    assert arith.next_pace(6400, 6400, 0, 6400) == 6400
+def test_only_a_queue_shows_that_a_plane_is_slow(arith: ctypes.CDLL) -> None:
+    assert arith.next_slow_ns(0, 5000, 1, 1000) == 5000
+    assert arith.next_slow_ns(0, 5000, 0, 1000) == 0
+    assert arith.next_slow_ns(64_000, 50_000, 0, 6400) == 63_900
+    assert arith.next_slow_ns(50, 50_000, 0, 6400) == 0
 
 
 def test_paces_are_smoothed_without_idle_times(arith: ctypes.CDLL) -> None:
@@ -281,6 +280,36 @@ def test_paces_are_smoothed_without_idle_times(arith: ctypes.CDLL) -> None:
     assert arith.smoothed_pace(400_000, 0, 8_000_000) == 400_000
     assert arith.smoothed_pace(400_000, 1, 10_000_001) == 400_000
     assert arith.smoothed_pace(400_000, 2**32 - 3, 8_000_000) == 400_000  # the count has gone back
+
+
+def test_marks_are_smoothed(arith: ctypes.CDLL) -> None:
+    assert [arith.smoothed_marking(*x) for x in [(0, 10, 10), (100, 0, 10), (100, 0, 0), (0, 11, 10)]] == [
+        63,
+        75,
+        75,
+        63,
+    ]
+    marking = 0
+    for _ in range(40):
+        marking = arith.smoothed_marking(marking, 10, 10)
+    assert 250 <= marking <= 255
+
+
+@pytest.mark.parametrize(
+    ("marking", "mask", "shares"),
+    [
+        ([0] * 4, 15, [1, 1, 1, 1]),
+        ([255] * 4, 15, [1, 1, 1, 1]),
+        ([0, 255, 0, 0], 15, [1, 0.5, 1, 1]),
+        ([100, 228, 100, 164], 15, [1, 0.75, 1, 0.875]),
+        ([0, 255, 128, 0], 0b110, [0, 0.75, 1, 0]),  # by those that may be used
+    ],
+)
+def test_marked_planes_give_up_turns(arith: ctypes.CDLL, marking: list[int], mask: int, shares: list[float]) -> None:
+    taken = [arith.unmarked_planes((ctypes.c_uint8 * 8)(*marking), turn, 4, mask) for turn in range(0, 4096, 4)]
+    assert all(taken)
+    for plane, share in enumerate(shares):
+        assert sum(t >> plane & 1 for t in taken) / 1024 == pytest.approx(share, abs=0.02)
 
 
 def test_the_arrival_window_grows_with_the_delay_of_an_ev(arith: ctypes.CDLL) -> None:
