@@ -130,7 +130,7 @@ __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u6
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 now = now_ns(), interval = 64 * (__u64)delay_ns;
 	__u32 i, most_ns = 0, least_ns = ~0u, epoch = now / SKEW_PERIOD_NS, paused = 0, slowest = 0, quickest = ~0u;
-	__u32 most_marked = 0, least_marked = ~0u;
+	__u32 most_marked = 0, least_marked = ~0u, slow = 0;
 	__u8 queued;
 	struct mrc_peer *peer = peer_at(host_id);
 
@@ -157,8 +157,14 @@ __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u6
 	if (!paused && delay_ns > p->base_delay_ns[plane] + QUEUE_DELAY_NS &&
 	    aged(now, p->paused_until_ns[plane], interval))
 		p->paused_until_ns[plane] = now + 2 * (__u64)delay_ns;
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
+		slow |= (p->slow_ns[i] / 2 > quickest) << i;
+	slow &= peer->usable_planes;
+	if (peer->slow_planes != slow)
+		peer->slow_planes = slow;
+	peer->slow_ns = slowest;
 	/* A plane that is too slow to be used has no queue, and gets one with the first burst. */
-	queued = most_ns > QUEUE_DELAY_NS || slowest / 2 > quickest ||
+	queued = most_ns > QUEUE_DELAY_NS || slow ||
 		 (__s32)(most_marked - least_marked) > MARKING_DIFFERENCE;
 	if (peer->queued != queued) /* conditional, because every packet reads this cache line */
 		peer->queued = queued;

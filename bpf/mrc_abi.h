@@ -143,7 +143,9 @@ struct mrc_peer {
 	__u32 refused; /* programs: packets that arrived with foreign inner addresses (source_check.h); a count */
 	__u64 plain_ns; /* programs: when the peer last sent by plain SRv6, by its newest probe, or was not heard */
 	__u32 fingerprint; /* programs: of the peer's cluster file, from its newest probe; 0 = not told */
-	__u32 reserved[3];
+	__u32 slow_planes; /* programs: planes that are much slower than the quickest, as bits (balance.h) */
+	__u32 slow_ns; /* programs: time per packet of the slowest of these */
+	__u32 reserved;
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of the peer's packets */
 };

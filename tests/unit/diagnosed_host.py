@@ -22,12 +22,14 @@ from mrcd.health.diagnosis.rules import diagnose
 from mrcd.kernel import pinned
 from mrcd.kernel.enums import Drop, EvState, Reason
 from mrcd.net.link_state import LinkState
+from mrcd.net.nic_rates import NicRate
 from tests.cluster_files import host
 from tests.unit.arrays import Arrays
 
 S = 10**9
 GONE = {"state": EvState.ASSUMED_BAD, "reason": Reason.OVERDUE}
 LOSSY = {"state": EvState.ASSUMED_BAD, "reason": Reason.GREY_LOSS}
+SLOW = {"state": EvState.SKIP, "skip_reason": Reason.SLOW}
 
 
 def text(t0s: int = 3, hosts: int = 3, t1s: int = 4, planes: int = 2, evs: int = 8, more: str = "") -> str:
@@ -61,6 +63,7 @@ class Host(Arrays):
         self.node["plane_mask"] = (1 << c.planes) - 1
         self.nic_links: dict[str, LinkState] = {}
         self.memory: Memory | None = None
+        self.nic_rates = [NicRate()] * c.planes
 
     def where(self, target: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the rows and EVs that cross a target of `mrcctl deny`."""
@@ -79,6 +82,11 @@ class Host(Arrays):
     def delay(self, target: str, delay_ns: int = 5_000_000) -> "Host":
         """Gives the EVs that cross a target more delay."""
         self.path_stats["extra_delay_ns"][self.where(target)] = delay_ns
+        return self
+
+    def slow_nic(self, plane: int, rate: NicRate) -> "Host":
+        """Gives this host's NIC on a plane another rate than the others."""
+        self.nic_rates[plane] = rate
         return self
 
     def heard(self, rows: Any, ago_s: float) -> "Host":
@@ -127,7 +135,7 @@ class Host(Arrays):
             return self.nic_links.get(name, LinkState.NO_CARRIER)
 
         with mock.patch("time.monotonic_ns", return_value=self.now):
-            return diagnose(Facts(self.shown, self.plan, self.memory, link))
+            return diagnose(Facts(self.shown, self.plan, self.memory, link, lambda names: self.nic_rates))
 
     def found(self) -> list[str]:
         """Returns each cause in a line, such as "t1 t1:1:2 or link:1:0:2"; a certain one with "!"."""

@@ -19,7 +19,8 @@ from mrcd.health.diagnosis.rules import diagnose
 from mrcd.kernel import abi
 from mrcd.kernel.enums import Drop, EvState, Reason
 from mrcd.net.link_state import LinkState, link_state, unroutable_packets
-from tests.unit.diagnosed_host import GONE, LARGE_AND_SMALL, LOSSY, Host, S, text
+from mrcd.net.nic_rates import NicRate
+from tests.unit.diagnosed_host import GONE, LARGE_AND_SMALL, LOSSY, SLOW, Host, S, text
 
 Make = Callable[[], Host]
 GOOD, DENIED = {"state": EvState.GOOD}, {"state": EvState.DENIED}
@@ -53,6 +54,12 @@ def slow_t1s(t0s: int) -> Host:
     for t1 in range(4):
         h.delay(f"t1:1:{t1}")
     return h
+
+
+def slow_to_h6() -> Host:
+    h = Host().put("peers.slow_planes", 6, 2).put("peers.slow_ns", 6, 200_000)
+    h.put("evs.tx_packets", 6, 10).put("evs.tx_bytes", 6, 10_000)
+    return h.slow_nic(1, NicRate(None, "tbf", 40_000_000))
 
 
 def six_evs() -> Host:
@@ -168,6 +175,12 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
     "slow plane": (lambda: Host().delay("plane:1"), ["slow_plane plane:1"], []),
     "slow T1": (lambda: Host().delay("t1:1:2"), ["congestion t1:1:2 or link:1:0:2"], []),
     "slow link": (lambda: Host().delay("link:1:2:3"), ["congestion link:1:2:3"], []),
+    "slow plane to one peer": (lambda: Host().put("peers.slow_planes", 6, 2), ["congestion nic:h6:1"], []),
+    "slow EVs": (lambda: Host().set("link:1:2:3", SLOW), ["congestion link:1:2:3"], []),
+    "shaped NIC": (slow_to_h6, ["slow_plane nic:h0:1"],
+                   ["p1 has the qdisc tbf of 40 Mbit/s, and carries 40 Mbit/s", "`tc -statistics qdisc show dev p1`"]),
+    "slow own link": (lambda: Host().delay("plane:1").slow_nic(0, NicRate(10**11)).slow_nic(1, NicRate(10**10)),
+        ["slow_plane nic:h0:1"], []),
     "hardly slow": (lambda: Host().delay("plane:1", 1_000_000), [], []),
     "a plane slow between two T0s": (lambda: slow_t1s(2), ["slow_plane plane:1"],
                                      ["all its paths through T1s delay packets"]),

@@ -5,7 +5,7 @@ While all is well it reads one field of each EV, the delays of a sample, and som
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -22,6 +22,7 @@ from mrcd.health.snapshot import Bools, Columns, Snapshot
 from mrcd.kernel.enums import Drop, EvState, Reason
 from mrcd.kernel.pinned import Tables, is_detached
 from mrcd.net.link_state import LinkState, link_state
+from mrcd.net.nic_rates import NicRate, read_rates, why_slower
 
 Ints = NDArray[Any]
 
@@ -79,10 +80,14 @@ class Facts(Snapshot):
         plan: Plan,
         memory: Memory | None = None,
         read_link: Callable[[str], LinkState] = link_state,
+        read_nics: Callable[[Sequence[str]], list[NicRate]] = read_rates,
     ) -> None:
-        """`read_link` reads the state of an unusable NIC. `memory` adds what the tables do not keep."""
+        """`read_link` reads the state of an unusable NIC, `read_nics` rates if a plane is slow.
+
+        `memory` adds what the tables do not keep.
+        """
         super().__init__(tables, plan)
-        self._memory, mask = memory, int(tables.node["plane_mask"])
+        self._memory, mask, self._read_nics = memory, int(tables.node["plane_mask"]), read_nics
         self.host, self.t0, self.encapsulation = plan.host.name, plan.host.t0, plan.config.cluster.encapsulation
         self.is_host_detached = is_detached(tables.node)
         self.names = [p.host.name for p in plan.peers]
@@ -116,6 +121,24 @@ class Facts(Snapshot):
     def since_ns(self) -> Ints:
         """The start of the state of each EV, CLOCK_MONOTONIC; 0 if it is not known."""
         return self.evs["state_since_ns"]
+
+    @cached_property
+    def nic_rates(self) -> list[NicRate]:
+        """What bounds the rates of this host's NICs."""
+        return self._read_nics(self.plan.interfaces)
+
+    def why_slower(self, plane: int) -> str:
+        """Returns the words for what makes this host's NIC slower than those of other planes; "" if nothing does."""
+        return why_slower(self.nic_rates, plane)
+
+    def slow_bits_per_s(self, plane: int) -> float | None:
+        """Returns at what rate a slow plane has carried packets to the first peer to which it is slow."""
+        is_slow = self.peers["slow_planes"] >> plane & 1 != 0
+        if not is_slow.any():
+            return None
+        row, columns = int(is_slow.argmax()), self.columns(plane)
+        packets, size = (int(self.evs[name][row, columns].sum()) for name in ("tx_packets", "tx_bytes"))
+        return 8e9 * size / packets / max(1, int(self.peers["slow_ns"][row])) if packets else None
 
     @cached_property
     def links(self) -> NDArray[np.void] | None:
@@ -180,8 +203,19 @@ class Facts(Snapshot):
         return np.asarray(is_idle | has_lost if _FEW * has_lost.sum() <= is_loaded.sum() else is_idle)
 
     def _with_slow(self, verdicts: NDArray[np.uint8], which: slice) -> NDArray[np.uint8]:
-        """Returns the verdicts of some of the peers, with SLOW for EVs that are slower than the peer's fastest."""
+        """Returns the verdicts of some of the peers, with SLOW for EVs that are slower than the peer's fastest.
+
+        Their probes say so, or the programs, who send little on them since: then their probes are quick.
+        """
         late_ns = Columns(self.tables.path_stats, self.rows[which], self.used)["extra_delay_ns"]
         is_used = (verdicts == Verdict.GOOD) | (verdicts == Verdict.IDLE)
         least_ns = np.where(is_used, late_ns, np.iinfo(late_ns.dtype).max).min(axis=1, keepdims=True)
-        return np.where(is_used & (late_ns >= least_ns.astype(np.int64) + SLOW_NS), np.uint8(Verdict.SLOW), verdicts)
+        is_slow = late_ns >= least_ns.astype(np.int64) + SLOW_NS
+        peers, evs = Columns(self.tables.peers, self.rows[which]), Columns(self.tables.evs, self.rows[which], self.used)
+        slow_planes = peers["slow_planes"]
+        for plane in range(self.planes if slow_planes.any() else 0):
+            is_slow[:, self.columns(plane)] |= (slow_planes >> plane & 1 != 0)[:, None]
+        is_left = evs["state"] == EvState.SKIP
+        if is_left.any():
+            is_slow |= is_left & (evs["skip_reason"] == Reason.SLOW)
+        return np.where(is_used & is_slow, np.uint8(Verdict.SLOW), verdicts)

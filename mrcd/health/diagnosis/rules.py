@@ -19,6 +19,7 @@ from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, Ints, OwnPla
 from mrcd.health.diagnosis.sentences import Nature, cause, share, since_ns, target
 from mrcd.health.snapshot import Bools
 from mrcd.net.link_state import LinkState
+from mrcd.net.nic_rates import rate_words
 
 _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.OK: 2}
 _ONE_PEER = Share(0, 0, 1, 1)
@@ -270,11 +271,24 @@ def _evs(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
         if is_slow.any():
             is_quick = (of_plane == Verdict.GOOD) | (of_plane == Verdict.IDLE)
             cover = Cover(facts, plane, is_slow, is_quick, least_t0s=1)
-            yield from (cause(facts, e, Nature.SLOW) for e in cover.elements)
+            if why := facts.why_slower(plane):
+                yield _own_slow_nic(facts, plane, is_slow, is_slow | is_quick, why)
+            else:
+                yield from (cause(facts, e, Nature.SLOW) for e in cover.elements)
         if is_denied.any():
             cover = Cover(facts, plane, is_denied, is_alive)
             elements = [*cover.elements, *_rest(plane, cover.left, is_denied | is_alive)]
             yield from (cause(facts, e, Nature.DENIED) for e in elements)
+
+
+def _own_slow_nic(facts: Facts, plane: int, is_slow: Bools, known: Bools, why: str) -> Cause:
+    """Returns the cause that this host's NIC on a plane is slower than its others: that explains all."""
+    name, rate = facts.own_planes[plane].interface, facts.slow_bits_per_s(plane)
+    carries = f", and carries {rate_words(rate)}" if rate else ""
+    e = Element(Place.PLANE, plane, np.arange(len(known)), is_slow, known)
+    sentence = f"Plane {plane}: this host's NIC {name} {why}{carries}: flows use it little"
+    do, target = f"`tc -statistics qdisc show dev {name}`, `ethtool {name}`", f"nic:{facts.host}:{plane}"
+    return Cause(Kind.SLOW_PLANE, target, sentence, do, Confidence.LIKELY, share(e), since_ns(facts, e))
 
 
 def _whole_peers(facts: Facts, verdicts: Ints, bad: Bools) -> Iterator[Cause]:

@@ -113,7 +113,7 @@ def _marks(s: Snapshot) -> tuple[Any, ...]:
     The epoch changes with each plan that is put in force.
     """
     tables = s.tables
-    peers = (s.peers[name].tobytes() for name in ("plane_mask", "status", "fingerprint"))
+    peers = (s.peers[name].tobytes() for name in ("plane_mask", "status", "fingerprint", "slow_planes"))
     node = (int(tables.node[name]) for name in ("epoch", "plane_mask", "status"))
     links = (tables.links["unanswered"] >= UNANSWERED).tobytes()
     return int(tables.transitions()["count"].sum()), *node, *peers, tables.watches["silent"][s.rows].tobytes(), links
