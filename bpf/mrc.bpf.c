@@ -319,7 +319,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 SEC("tp_btf/kfree_skb")
 int mrc_unsent(__u64 *ctx)
 {
-	note_unsent((const void *)ctx[0], ctx[2]);
+	note_unsent((const void *)ctx[0], ctx[1], ctx[2]);
 	return 0;
 }
 

@@ -32,6 +32,8 @@ _SOL_PACKET, _PACKET_AUXDATA, _PACKET_VNET_HDR, _PACKET_QDISC_BYPASS = 263, 8, 1
 _SO_RCVBUFFORCE = 33
 _TP_STATUS_VLAN_VALID = 1 << 4
 
+_TBF = "burst 2000 limit 100000"
+
 libc = ct.CDLL(None, use_errno=True)
 
 
@@ -93,6 +95,41 @@ class Namespace:
         is_left = self.inode in map(_inode, others)
         os.close(self.fd)  # not before, because another worker's namespace may get the inode then
         assert not is_left, "a process is left in the namespace"
+
+
+def qdisc(interface: str, what: str, kind: str = "", at: str = "root") -> None:
+    """Adds, changes or deletes a queueing discipline in the present namespace."""
+    subprocess.run(f"tc qdisc {what} dev {interface} {at} {kind}".split(), check=True, timeout=10)
+
+
+@contextlib.contextmanager
+def held_queue(interface: str, kind: str) -> Iterator[None]:
+    """A block in which packets wait in a queueing discipline of this kind. One has been sent, one is next."""
+    qdisc(interface, "add", f"handle 1: tbf rate 1kbit {_TBF}")
+    try:
+        try:
+            qdisc(interface, "add", f"handle 10: {kind}", at="parent 1:")
+        except subprocess.CalledProcessError:
+            pytest.skip(f"this kernel has no {kind.split()[0]}")
+        yield
+    finally:
+        qdisc(interface, "del")
+
+
+def release(interface: str, rate: str) -> None:
+    """Lets the packets of a held queue leave at this rate, which the next packet begins."""
+    qdisc(interface, "change", f"handle 1: tbf rate {rate} {_TBF}")
+
+
+def backlog(interface: str) -> int:
+    """Returns the bytes in the queueing disciplines of an interface."""
+    return sum(int(q["backlog"]) for q in qdiscs(interface))
+
+
+def qdiscs(interface: str) -> list[dict[str, Any]]:
+    """Returns the queueing disciplines of an interface, with their counts."""
+    argv = ["tc", "-s", "-j", "qdisc", "show", "dev", interface]
+    return list(json.loads(subprocess.run(argv, capture_output=True, check=True, timeout=10).stdout))
 
 
 # ---- the wire ----
