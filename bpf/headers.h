@@ -133,6 +133,14 @@ static __always_inline int make_headroom(struct __sk_buff *skb, const struct pus
 	return error == ERROR_EALREADY ? make_nested_headroom(skb, length, p->plane->nested_gso) : error;
 }
 
+/* Return the time until which a qdisc that paces (fq) holds a packet, or 0. Behind mrc0 (tc ingress) the kernel tells it
+ * only to programs that read the type. It forgets times of other types as it redirects the packet.
+ */
+static __always_inline __u64 delivery_ns(struct __sk_buff *skb)
+{
+	return skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO ? skb->tstamp : 0;
+}
+
 /* Push a data packet: make room, count it on its EV, write the headers and send it. `segments`: its packets on the
  * wire. `at_mrc0`: a burst that must be segmented first passes to mrc0, which segments it; its packets return through
  * mrc0's peer.
@@ -155,10 +163,9 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	mrc.receiver = bpf_htons(host_id);
 	mrc.ev = bpf_htons(p->path_ev);
 	/* Just before the count: a reader must not take the new count for old. And by the clock again: the hypervisor may
-	 * have stopped this CPU since `now`. A qdisc that paces (fq) holds a packet until its time stamp. The kernel
-	 * does not tell it at ingress, so not in packet granularity.
+	 * have stopped this CPU since `now`.
 	 */
-	p->ev->last_tx_ns = later_than(later_than(now_ns(), skb->tstamp), p->ev->last_tx_ns);
+	p->ev->last_tx_ns = later_than(later_than(now_ns(), delivery_ns(skb)), p->ev->last_tx_ns);
 	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p->ev->tx_packets, segments));
 	__sync_fetch_and_add(&p->ev->tx_bytes, p->payload);
 	mrc.segments = bpf_htons(segments);

@@ -420,14 +420,10 @@ class Bench:
 
     # ---- programs ----
 
-    def push(self, packet: Packet | bytes, *, leaves_ns: int = 0) -> tuple[Verdict, bytes]:
-        """Runs mrc_push on a packet of the stack at mrc0, or on a frame. Returns verdict and packet.
-
-        `leaves_ns` is its time stamp, until which fq would hold it.
-        """
+    def push(self, packet: Packet | bytes) -> tuple[Verdict, bytes]:
+        """Runs mrc_push on a packet of the stack at mrc0, or on a frame. Returns verdict and packet."""
         frame = packet if isinstance(packet, bytes) else bytes(ETHERNET / packet)
-        ctx = struct.pack("152xQ", leaves_ns)  # struct __sk_buff up to tstamp
-        verdict, out = libbpf.run_program(self.dataplane.program("mrc_push"), frame, ctx=ctx, room=1 << 13)
+        verdict, out = libbpf.run_program(self.dataplane.program("mrc_push"), frame, room=1 << 13)
         return _TC[verdict], out
 
     def spread(self, packets: int) -> list[int]:

@@ -30,6 +30,7 @@ _CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2
 _SOL_PACKET, _PACKET_AUXDATA, _PACKET_VNET_HDR, _PACKET_QDISC_BYPASS = 263, 8, 15, 20
 _SO_RCVBUFFORCE = 33
+_SO_TXTIME = 61
 _TP_STATUS_VLAN_VALID = 1 << 4
 
 _TBF = "burst 2000 limit 100000"
@@ -171,14 +172,18 @@ class Sender:
     def __init__(self, interface: str) -> None:
         self._out = _packet_socket(interface, 0)
 
-    def send(self, frame: Packet | bytes, gso: Gso | None = None) -> None:
-        data = bytes(frame)
+    def send(self, frame: Packet | bytes, gso: Gso | None = None, *, leaves_ns: int = 0) -> None:
+        """Sends a frame. `leaves_ns` is its time stamp, until which fq would hold it."""
+        data, ancillary = bytes(frame), []
+        if leaves_ns:
+            self._out.setsockopt(socket.SOL_SOCKET, _SO_TXTIME, struct.pack("iI", time.CLOCK_MONOTONIC, 0))
+            ancillary = [(socket.SOL_SOCKET, _SO_TXTIME, struct.pack("Q", leaves_ns))]
         if gso is not None:
             data = gso.header(data) + data
         self._out.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, int(gso is not None))
         self._out.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 0)
         try:
-            self._out.send(data)
+            self._out.sendmsg([data], ancillary)
         except OSError as e:
             if gso is None or gso.kind != "udp" or e.errno != errno.EINVAL:
                 raise
@@ -275,6 +280,9 @@ def _names(name: bytes) -> bool:
 
 
 HAS_TCX = _names(b"BPF_TCX_INGRESS")
+needs_delivery_times = pytest.mark.skipif(
+    not _names(b"SKB_CLOCK_MONOTONIC"), reason="this kernel forgets the clock of time stamps (Linux 6.11)"
+)
 needs_tcx = pytest.mark.skipif(not HAS_TCX, reason="this kernel has no TCX (Linux 6.6)")
 
 
