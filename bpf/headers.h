@@ -141,6 +141,22 @@ static __always_inline __u64 delivery_ns(struct __sk_buff *skb)
 	return skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO ? skb->tstamp : 0;
 }
 
+/* Leave a packet to mrc0, which segments it. Its packets return through mrc0's peer, without their priority: a veth
+ * clears it, but not tc_index. Priorities of more than 16 bits are lost; they name classes of a qdisc.
+ */
+static __always_inline int leave_to_mrc0(struct __sk_buff *skb)
+{
+	skb->tc_index = skb->priority <= 0xffff ? skb->priority : 0;
+	return TC_ACT_UNSPEC;
+}
+
+/* Restore the priority of a packet that leave_to_mrc0() has left to mrc0. */
+static __always_inline void restore_priority(struct __sk_buff *skb)
+{
+	skb->priority = skb->tc_index;
+	skb->tc_index = 0;
+}
+
 /* Push a data packet: make room, count it on its EV, write the headers and send it. `segments`: its packets on the
  * wire. `at_mrc0`: a burst that must be segmented first passes to mrc0, which segments it; its packets return through
  * mrc0's peer.
@@ -154,7 +170,7 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	p->payload = skb->len - ETH_HLEN;
 	error = make_headroom(skb, p);
 	if (error == ERROR_EALREADY && at_mrc0)
-		return TC_ACT_UNSPEC;
+		return leave_to_mrc0(skb);
 	if (error)
 		return drop_skb(MRC_DROP_PUSH_FAILED);
 	mrc.version = MRC_WIRE_VERSION;

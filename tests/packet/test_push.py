@@ -29,7 +29,8 @@ from tests.packet.packets import (
     ip,
     versions,
 )
-from tests.packet.rig import Bench, give_prefixes
+from tests.packet.rig import Bench, Setup, give_prefixes
+from tests.packet.wires import Tap, backlog, held_queue, release, until
 
 pytestmark = pytest.mark.root
 
@@ -291,6 +292,23 @@ def test_a_vlan_plane_gets_its_tag_and_the_others_none(bench: Bench) -> None:
         assert frame.vlan == (100 if plane == 2 else None)
         tx_ns = Ether(frame.data)[MRC].tx_ns
         assert frame.data == bytes(bench.sent(H2, plane * SLOTS, packet, tx_ns=tx_ns))
+
+
+@pytest.mark.parametrize("bench", [Setup(granularity="packet"), Setup()], indirect=True, ids=lambda s: s.granularity)
+def test_a_priority_reaches_the_queue_of_the_nic(bench: Bench, wires: list[Tap]) -> None:
+    """pfifo_fast sends priority 6 before 0."""
+    stack, bulk, urgent = bench.attach_push_twice(), to_h2(size=1300), to_h2(size=9)
+    with held_queue("n0", "pfifo_fast"):
+        for packet, priority in (*[(bulk, 0)] * 20, (urgent, 6)):
+            for _ in range(PLANES):
+                stack.send(ETHERNET / packet, priority=priority)
+        release("n0", "1gbit")
+        for _ in range(PLANES):
+            stack.send(ETHERNET / bulk)
+        until("the queue is empty", lambda: not backlog("n0"))
+    lengths = [len(f.data) for f in wires[0].frames()]
+    assert len(lengths) == 22
+    assert lengths.index(min(lengths)) < 10
 
 
 def test_a_packet_is_not_dated_before_a_pause_of_the_cpu(bench: Bench) -> None:

@@ -172,7 +172,7 @@ class Sender:
     def __init__(self, interface: str) -> None:
         self._out = _packet_socket(interface, 0)
 
-    def send(self, frame: Packet | bytes, gso: Gso | None = None, *, leaves_ns: int = 0) -> None:
+    def send(self, frame: Packet | bytes, gso: Gso | None = None, *, leaves_ns: int = 0, priority: int = 0) -> None:
         """Sends a frame. `leaves_ns` is its time stamp, until which fq would hold it."""
         data, ancillary = bytes(frame), []
         if leaves_ns:
@@ -182,6 +182,7 @@ class Sender:
             data = gso.header(data) + data
         self._out.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, int(gso is not None))
         self._out.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 0)
+        self._out.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, priority)
         try:
             self._out.sendmsg([data], ancillary)
         except OSError as e:
