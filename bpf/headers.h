@@ -133,6 +133,30 @@ static __always_inline int make_headroom(struct __sk_buff *skb, const struct pus
 	return error == ERROR_EALREADY ? make_nested_headroom(skb, length, p->plane->nested_gso) : error;
 }
 
+/* Return the time until which a qdisc that paces (fq) holds a packet, or 0. Behind mrc0 (tc ingress) the kernel tells it
+ * only to programs that read the type. It forgets times of other types as it redirects the packet.
+ */
+static __always_inline __u64 delivery_ns(struct __sk_buff *skb)
+{
+	return skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO ? skb->tstamp : 0;
+}
+
+/* Leave a packet to mrc0, which segments it. Its packets return through mrc0's peer, without their priority: a veth
+ * clears it, but not tc_index. Priorities of more than 16 bits are lost; they name classes of a qdisc.
+ */
+static __always_inline int leave_to_mrc0(struct __sk_buff *skb)
+{
+	skb->tc_index = skb->priority <= 0xffff ? skb->priority : 0;
+	return TC_ACT_UNSPEC;
+}
+
+/* Restore the priority of a packet that leave_to_mrc0() has left to mrc0. */
+static __always_inline void restore_priority(struct __sk_buff *skb)
+{
+	skb->priority = skb->tc_index;
+	skb->tc_index = 0;
+}
+
 /* Push a data packet: make room, count it on its EV, write the headers and send it. `segments`: its packets on the
  * wire. `at_mrc0`: a burst that must be segmented first passes to mrc0, which segments it; its packets return through
  * mrc0's peer.
@@ -146,7 +170,7 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	p->payload = skb->len - ETH_HLEN;
 	error = make_headroom(skb, p);
 	if (error == ERROR_EALREADY && at_mrc0)
-		return TC_ACT_UNSPEC;
+		return leave_to_mrc0(skb);
 	if (error)
 		return drop_skb(MRC_DROP_PUSH_FAILED);
 	mrc.version = MRC_WIRE_VERSION;
@@ -155,10 +179,9 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	mrc.receiver = bpf_htons(host_id);
 	mrc.ev = bpf_htons(p->path_ev);
 	/* Just before the count: a reader must not take the new count for old. And by the clock again: the hypervisor may
-	 * have stopped this CPU since `now`. A qdisc that paces (fq) holds a packet until its time stamp. The kernel
-	 * does not tell it at ingress, so not in packet granularity.
+	 * have stopped this CPU since `now`.
 	 */
-	p->ev->last_tx_ns = later_than(later_than(now_ns(), skb->tstamp), p->ev->last_tx_ns);
+	p->ev->last_tx_ns = later_than(later_than(now_ns(), delivery_ns(skb)), p->ev->last_tx_ns);
 	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p->ev->tx_packets, segments));
 	__sync_fetch_and_add(&p->ev->tx_bytes, p->payload);
 	mrc.segments = bpf_htons(segments);

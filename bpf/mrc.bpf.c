@@ -24,8 +24,9 @@
  *
  * Programs and where they are attached:
  *
- *   mrc_push        tc egress of mrc0 in burst granularity, tc ingress of mrc0's peer in both: steps 1 to 3. In burst
- *                   granularity only segments of bursts that mrc0 had to segment first come there (tunnel.h)
+ *   mrc_push        tc egress of mrc0, tc ingress of mrc0's peer: steps 1 to 3. In burst granularity at mrc0; only
+ *                   segments of bursts that mrc0 had to segment first come to its peer (tunnel.h). In packet
+ *                   granularity at the peer; at mrc0 it keeps the priorities of packets
  *   mrc_probe       tc egress of mrc0's peer: turns a clone into a probe request, an ACK copy or the timer packet
  *   mrc_timer       tc ingress of tmrc0: handles each pass of the timer packet
  *   mrc_pop         tc ingress of the plane NICs: steps 4 to 7
@@ -93,14 +94,21 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_rotation *rotation;
 	struct mrc_peer *peer;
 	struct tcphdr tcp;
-	int ack;
+	int ack, at_mrc0;
 	__u32 segments, length, gap_us, entry, host_id, policy;
 	enum mrc_drop reason;
 
+	if (!self)
+		return drop_skb(MRC_DROP_NO_PEER);
+	at_mrc0 = skb->ifindex == self->overlay_ifindex;
+	if (at_mrc0 && settings.per_packet)
+		return leave_to_mrc0(skb);
+	if (!at_mrc0)
+		restore_priority(skb);
 	reason = parse_inner(skb, &key, &inner);
 	if (reason)
 		return drop_skb(reason);
-	if (!self || !find_destination(&key, self, &entry))
+	if (!find_destination(&key, self, &entry))
 		return drop_skb(MRC_DROP_NO_PEER);
 	host_id = entry & MRC_DST_HOST;
 	if (host_id == settings.host_id)
@@ -142,7 +150,7 @@ int mrc_push(struct __sk_buff *skb)
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */
-	return push_data(skb, &p, host_id, segments, request.now, skb->ifindex == self->overlay_ifindex);
+	return push_data(skb, &p, host_id, segments, request.now, at_mrc0);
 }
 
 /* Do the job that send_clone() has left for this clone. */
@@ -319,7 +327,7 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 SEC("tp_btf/kfree_skb")
 int mrc_unsent(__u64 *ctx)
 {
-	note_unsent((const void *)ctx[0], ctx[2]);
+	note_unsent((const void *)ctx[0], ctx[1], ctx[2]);
 	return 0;
 }
 

@@ -12,6 +12,9 @@
 #include "icmp.h"
 #include "link_probe.h"
 
+#define QDISC_CODE 4096 /* bytes; no driver's code is so near to the dequeue function of a queueing discipline */
+#define QDISC_BUCKETS 16 /* of net_device.qdisc_hash */
+#define QDISC_CHAIN 8 /* qdiscs looked at in each */
 #define NIC_UP 1 /* IFF_UP of net_device.flags */
 #define NIC_NO_CARRIER (1 << 2) /* __LINK_STATE_NOCARRIER of net_device.state */
 
@@ -28,17 +31,43 @@ struct possible_net___kernel {
 	struct net___kernel *net;
 } __attribute__((preserve_access_index));
 
+struct Qdisc_ops___unsent {
+	void *dequeue;
+	void *owner;
+} __attribute__((preserve_access_index));
+
+struct hlist_node___unsent {
+	struct hlist_node___unsent *next;
+} __attribute__((preserve_access_index));
+
+struct hlist_head___unsent {
+	struct hlist_node___unsent *first;
+} __attribute__((preserve_access_index));
+
+struct Qdisc___unsent {
+	const struct Qdisc_ops___unsent *ops;
+	struct hlist_node___unsent hash;
+} __attribute__((preserve_access_index));
+
+struct netdev_queue___unsent {
+	struct Qdisc___unsent *qdisc;
+} __attribute__((preserve_access_index));
+
 struct net_device___unsent {
 	__u32 ifindex;
 	unsigned int flags;
 	unsigned long state;
 	struct possible_net___kernel nd_net;
+	struct netdev_queue___unsent *_tx;
+	unsigned int num_tx_queues;
+	struct hlist_head___unsent qdisc_hash[QDISC_BUCKETS];
 } __attribute__((preserve_access_index));
 
 struct sk_buff___unsent {
 	struct net_device___unsent *dev;
 	__u32 len;
 	__u32 data_len;
+	__u16 queue_mapping;
 	__u32 end;
 	unsigned char *head;
 	unsigned char *data;
@@ -48,7 +77,8 @@ struct skb_shared_info___unsent {
 	__u16 gso_size;
 } __attribute__((preserve_access_index));
 
-enum skb_drop_reason___kernel { /* QDISC_DROP since Linux 5.18, the others since 6.13 or later */
+enum skb_drop_reason___kernel { /* QDISC_DROP since Linux 5.18, those after it since 6.13 or later */
+	SKB_DROP_REASON_NOT_SPECIFIED___kernel,
 	SKB_DROP_REASON_QDISC_DROP___kernel,
 	SKB_DROP_REASON_QDISC_OVERLIMIT___kernel,
 	SKB_DROP_REASON_QDISC_CONGESTED___kernel,
@@ -57,8 +87,9 @@ enum skb_drop_reason___kernel { /* QDISC_DROP since Linux 5.18, the others since
 	SKB_DROP_REASON_FQ_FLOW_LIMIT___kernel,
 };
 
+#define HAS_REASON(name) bpf_core_enum_value_exists(enum skb_drop_reason___kernel, name##___kernel)
 #define IS_REASON(reason, name)                                                                    \
-	(bpf_core_enum_value_exists(enum skb_drop_reason___kernel, name##___kernel) &&             \
+	(HAS_REASON(name) &&                                                                       \
 	 reason == bpf_core_enum_value(enum skb_drop_reason___kernel, name##___kernel))
 
 /* Return 1 for a drop by a queueing discipline. Other drops prove nothing. Some drivers free sent packets as if they
@@ -72,6 +103,49 @@ static __always_inline int is_queue_drop(__u32 reason)
 	       IS_REASON(reason, SKB_DROP_REASON_FQ_BAND_LIMIT) ||
 	       IS_REASON(reason, SKB_DROP_REASON_FQ_HORIZON_LIMIT) ||
 	       IS_REASON(reason, SKB_DROP_REASON_FQ_FLOW_LIMIT);
+}
+
+/* Return 1 if an address lies in the code of a queueing discipline, or so near to it that it is in no driver: unmapped
+ * pages surround the code of a module, and other code of net/ surrounds the kernel's own. Kernels that pack modules side
+ * by side have QDISC_CONGESTED, and their modules need no such check.
+ */
+static __always_inline int is_code_of(const struct Qdisc___unsent *qdisc, __u64 address)
+{
+	const struct Qdisc_ops___unsent *ops = BPF_CORE_READ(qdisc, ops);
+	__u64 dequeue = (__u64)BPF_CORE_READ(ops, dequeue);
+
+	if (HAS_REASON(SKB_DROP_REASON_QDISC_CONGESTED) && BPF_CORE_READ(ops, owner))
+		return 0;
+	return dequeue && address - dequeue + QDISC_CODE < 2 * QDISC_CODE;
+}
+
+/* Return 1 if `caller`, which frees a packet without a reason, is a queueing discipline of this NIC: that of the transmit
+ * queue, or one below. Before Linux 6.14, fq_codel, codel and cake do so with packets that they drop as they dequeue. Some
+ * drivers do so with packets that were sent.
+ */
+static __always_inline int is_freed_by_qdisc(const struct net_device___unsent *dev, __u32 queue, __u64 caller)
+{
+	struct hlist_head___unsent buckets[QDISC_BUCKETS];
+	const struct netdev_queue___unsent *tx_queue;
+	const struct hlist_node___unsent *node;
+	__u32 i, j;
+
+	if (queue >= dev->num_tx_queues)
+		return 0;
+	tx_queue = (void *)BPF_CORE_READ(dev, _tx) + queue * bpf_core_type_size(struct netdev_queue___unsent);
+	if (is_code_of(BPF_CORE_READ(tx_queue, qdisc), caller))
+		return 1;
+	if (bpf_core_read(buckets, sizeof(buckets), &dev->qdisc_hash))
+		return 0;
+	for (i = 0; i < QDISC_BUCKETS; i++) {
+		node = buckets[i].first;
+		for (j = 0; j < QDISC_CHAIN && node; j++) {
+			if (is_code_of((void *)node - bpf_core_field_offset(struct Qdisc___unsent, hash), caller))
+				return 1;
+			node = BPF_CORE_READ(node, next);
+		}
+	}
+	return 0;
 }
 
 /* Return 1 if an EV's packets leave through this NIC, and it has a link. Without a link all packets are dropped, and
@@ -124,7 +198,7 @@ static __always_inline void note_unsent_link_probe(const struct net_device___uns
 }
 
 /* Note a packet that the kernel drops: the arguments of the raw tracepoint skb:kfree_skb. */
-static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u32 reason)
+static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u64 caller, __u32 reason)
 {
 	const struct net_device___unsent *dev = skb->dev;
 	const struct skb_shared_info___unsent *shared;
@@ -135,7 +209,12 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u3
 	__u16 gso_size = 0;
 	__u64 *count;
 
-	if (!dev || !is_queue_drop(reason) || read_unsent(skb->data, skb->len - skb->data_len, &mrc))
+	if (!dev)
+		return;
+	if (!is_queue_drop(reason) && !(IS_REASON(reason, SKB_DROP_REASON_NOT_SPECIFIED) &&
+					is_freed_by_qdisc(dev, skb->queue_mapping, caller)))
+		return;
+	if (read_unsent(skb->data, skb->len - skb->data_len, &mrc))
 		return;
 	if (mrc.type != MRC_DATA) {
 		note_unsent_link_probe(dev, &mrc);

@@ -176,6 +176,24 @@ MUTANTS = (
         "icmp",
     ),
     _bpf(
+        "return dequeue && address - dequeue + QDISC_CODE < 2 * QDISC_CODE;",
+        "return dequeue && address;",
+        "what a driver frees without a reason counts as unsent",
+        "unsent",
+    ),
+    _bpf(
+        "skb->priority = skb->tc_index;",
+        ";",
+        "packets lose their priority at mrc0 in packet granularity",
+        "push",
+    ),
+    _bpf(
+        "return skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO ? skb->tstamp : 0;",
+        "return skb->tstamp;",
+        "held packets count as sent at the push in packet granularity",
+        "balance",
+    ),
+    _bpf(
         "inner_host(eth + 1, (void *)(long)skb->data_end, eth->h_proto, 1) == settings.host_id;",
         "1;",
         "a host sends from foreign addresses",

@@ -81,13 +81,10 @@ class AttachedPrograms:
             tables.node["timer_ifindex"] = peer.ifindex
             others.append(timer)
         dataplane.attach(unsent)
-        push, document = hooks.push_attachment(plan.config.cluster.granularity, nics.mrc0, nics.mrc0_peer)
-        self.hooks.append(document | {"how": dataplane.attach(push)})
-        if push.point == "egress":
-            tunnels = hooks.tunnels_attachment(nics.mrc0_peer)
-            dataplane.attach(tunnels)
-            others.append(tunnels)
-        return {probe.name, push.name, *(a.name for a in others)}
+        pushes, document = hooks.push_attachments(plan.config.cluster.granularity, nics.mrc0, nics.mrc0_peer)
+        how = [dataplane.attach(push) for push in pushes]
+        self.hooks.append(document | {"how": how[0]})
+        return {probe.name, *(a.name for a in (*pushes, *others))}
 
     def save_checksums(self) -> None:
         """Write the file that says where mrcd has switched rx-checksum off."""

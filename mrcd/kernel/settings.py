@@ -56,6 +56,7 @@ def settings(
         "netns": netns,
         "source_check": plan.config.overlay.source_check == "strict",
         "fingerprint": fingerprint(c),
+        "per_packet": c.granularity == "packet",
     }.items():
         value[name] = number
     value["link_key"] = np.frombuffer(link_key, np.uint64)

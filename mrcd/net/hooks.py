@@ -159,23 +159,21 @@ def segmentations(plan: Plan, ports: dict[int, Port]) -> dict[int, Segmentation]
     return {p: drivers.segmentation(link, device, srh=plan.needs_srh, udp_port=c.udp_port) for p, link, device in found}
 
 
-def push_attachment(granularity: Granularity, mrc0: Link, mrc0_peer: Link) -> tuple[Attachment, dict[str, object]]:
-    """Returns mrc_push's attachment, before the kernel's segmentation (burst) or after it (packet), and a document."""
-    if granularity == "burst":
-        a = Attachment("push-egress", "mrc_push", mrc0.name, mrc0.ifindex, "egress")
-        reason = "burst: a GSO burst stays whole on one EV"
-    else:
-        a = Attachment("push-ingress", "mrc_push", mrc0_peer.name, mrc0_peer.ifindex, "ingress")
-        reason = "packet: each wire packet gets its own EV"
-    return a, {"hook": f"tc {a.point} {a.interface}", "reason": reason}
+def push_attachments(
+    granularity: Granularity, mrc0: Link, mrc0_peer: Link
+) -> tuple[list[Attachment], dict[str, object]]:
+    """Returns mrc_push's attachments behind and before the segmentation by mrc0, and a document for `mrcctl status`.
 
-
-def tunnels_attachment(mrc0_peer: Link) -> Attachment:
-    """Returns mrc_push's attachment for bursts of tunnels over mrc0, which it can encapsulate only packet by packet.
-
-    It is the attachment of packet granularity, and has the same name, so that a hook never has two filters of mrcd.
+    In this order, because the program before it leaves packets to the one behind it: in packet granularity all, with
+    their priorities; in burst granularity those of tunnels that it cannot encapsulate as bursts.
     """
-    return Attachment("push-ingress", "mrc_push", mrc0_peer.name, mrc0_peer.ifindex, "ingress")
+    before = Attachment("push-egress", "mrc_push", mrc0.name, mrc0.ifindex, "egress")
+    behind = Attachment("push-ingress", "mrc_push", mrc0_peer.name, mrc0_peer.ifindex, "ingress")
+    if granularity == "burst":
+        at, reason = before, "burst: a GSO burst stays whole on one EV"
+    else:
+        at, reason = behind, "packet: each wire packet gets its own EV"
+    return [behind, before], {"hook": f"tc {at.point} {at.interface}", "reason": reason}
 
 
 def merges(granularity: Granularity, ports: dict[int, Port]) -> bool:

@@ -110,7 +110,7 @@ class Netlink:
     ) -> tuple[Link, Link]:
         """Makes sure that a veth pair exists, without neighbour discovery, up, and with an MTU. Returns both ends.
 
-        `queues` (per end and direction) and `rps_cpus` (the CPUs for received flows) apply only to a pair that is
+        `queues` (from `peer` to `name`) and `rps_cpus` (the CPUs for received flows) apply only to a pair that is
         created now; its alias records them (see made_with()).
         """
         links = await self.links()
@@ -121,9 +121,11 @@ class Netlink:
                 hint="remove or rename it, or set overlay.interface in the configuration",
             )
         if name not in links:
-            counts = {"num_tx_queues": queues, "num_rx_queues": queues}  # per end; the default is one per CPU
+            counts = {"num_tx_queues": queues, "num_rx_queues": queues}  # the default is one per CPU
             # Fixed MAC addresses, because udev soon replaces those that the kernel generates.
             other_end = {"ifname": peer, "address": _mac(peer), **counts}
+            # The kernel keeps the number of a socket's transmit queue, unless there is one. The plane NIC would use it.
+            counts["num_tx_queues"] = 1
             add = self._ipr.link("add", ifname=name, address=_mac(name), kind="veth", peer=other_end, **counts)
             with rps.default_cpus(rps_cpus) as applied_cpus:
                 await self._do(f"create the veth pair {name}–{peer}", add)

@@ -148,10 +148,8 @@ class View:
         for plane in self._tables.planes[: len(self._plan.interfaces)]:
             if plane["ifindex"]:
                 hooks += [(int(plane["ifindex"]), "xdp"), (int(plane["ifindex"]), "ingress")]
-        own = [(overlay.peer, "ingress"), (overlay.peer, "egress"), (overlay.timer, "ingress")]
-        if self._plan.config.cluster.granularity == "burst":
-            own.append((overlay.interface, "egress"))
-        for name, point in own:
+        ends = (overlay.interface, "egress"), (overlay.peer, "ingress"), (overlay.peer, "egress")
+        for name, point in (*ends, (overlay.timer, "ingress")):
             with contextlib.suppress(OSError):
                 hooks.append((socket.if_nametoindex(name), point))
         found = other_programs.at(hooks, ours)

@@ -63,8 +63,8 @@ from tests.packet.wires import ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, Namespace, Sende
 class Setup:
     """A cluster to load the programs for.
 
-    Encapsulation, width of a peer's table, T1s per plane, lines of [health], more lines, and whether tests set the
-    clock of the programs.
+    Encapsulation, width of a peer's table, T1s per plane, lines of [health], more lines, whether tests set the clock of
+    the programs, and granularity.
     """
 
     encapsulation: Encapsulation = "usid"
@@ -73,12 +73,14 @@ class Setup:
     t1s: int = SLOTS
     more: str = ""
     test_clock: bool = True
+    granularity: Granularity = "burst"
 
     @property
     def text(self) -> str:
         fabric = f"[cluster]\nplanes = {PLANES}\nt0s = 2\nt1s = {self.t1s}\nmtu = 1500\nevs_per_peer = {self.evs}\n"
         hosts = dual(H0, 0, 0) + dual(H1, 0, 1) + dual(H2, 1, 0) + dual(H5, 1, 1)
-        return f'{fabric}encapsulation = "{self.encapsulation}"\n{hosts}[health]\n{self.health}\n{self.more}'
+        fabric += f'encapsulation = "{self.encapsulation}"\ngranularity = "{self.granularity}"\n'
+        return f"{fabric}{hosts}[health]\n{self.health}\n{self.more}"
 
     def plan(self, host: str = "h0") -> topology.Plan:
         return topology.plan(cluster_file.parse(self.text), host)
@@ -420,14 +422,10 @@ class Bench:
 
     # ---- programs ----
 
-    def push(self, packet: Packet | bytes, *, leaves_ns: int = 0) -> tuple[Verdict, bytes]:
-        """Runs mrc_push on a packet of the stack at mrc0, or on a frame. Returns verdict and packet.
-
-        `leaves_ns` is its time stamp, until which fq would hold it.
-        """
+    def push(self, packet: Packet | bytes) -> tuple[Verdict, bytes]:
+        """Runs mrc_push on a packet of the stack at mrc0, or on a frame. Returns verdict and packet."""
         frame = packet if isinstance(packet, bytes) else bytes(ETHERNET / packet)
-        ctx = struct.pack("152xQ", leaves_ns)  # struct __sk_buff up to tstamp
-        verdict, out = libbpf.run_program(self.dataplane.program("mrc_push"), frame, ctx=ctx, room=1 << 13)
+        verdict, out = libbpf.run_program(self.dataplane.program("mrc_push"), frame, room=1 << 13)
         return _TC[verdict], out
 
     def spread(self, packets: int) -> list[int]:
@@ -468,6 +466,13 @@ class Bench:
             self._stack = Sender("m0")
             self._undo.callback(self._stack.close)
         return self._stack
+
+    def attach_push_twice(self) -> Sender:
+        """Attaches mrc_push to both ends of m0, as mrcd does. The set-up's granularity says at which it pushes."""
+        self.tables.node["overlay_ifindex"] = self.ifindex["m0"]
+        stack = self.attach_push("packet")
+        self._attach("push-egress", "mrc_push", "m0", "egress")
+        return stack
 
     def attach_probe(self) -> None:
         """Attaches mrc_probe: packets that are pushed then carry requests."""

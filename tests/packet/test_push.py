@@ -2,6 +2,8 @@
 """Tests mrc_push: a packet of the stack in, the packet on the wire out."""
 
 import itertools
+import socket
+import subprocess
 from collections import Counter
 
 import numpy as np
@@ -29,7 +31,8 @@ from tests.packet.packets import (
     ip,
     versions,
 )
-from tests.packet.rig import Bench, give_prefixes
+from tests.packet.rig import Bench, Setup, give_prefixes
+from tests.packet.wires import Tap, backlog, held_queue, qdisc, qdiscs, release, until
 
 pytestmark = pytest.mark.root
 
@@ -291,6 +294,47 @@ def test_a_vlan_plane_gets_its_tag_and_the_others_none(bench: Bench) -> None:
         assert frame.vlan == (100 if plane == 2 else None)
         tx_ns = Ether(frame.data)[MRC].tx_ns
         assert frame.data == bytes(bench.sent(H2, plane * SLOTS, packet, tx_ns=tx_ns))
+
+
+@pytest.mark.parametrize("bench", [Setup(granularity="packet"), Setup()], indirect=True, ids=lambda s: s.granularity)
+def test_a_priority_reaches_the_queue_of_the_nic(bench: Bench, wires: list[Tap]) -> None:
+    """pfifo_fast sends priority 6 before 0."""
+    stack, bulk, urgent = bench.attach_push_twice(), to_h2(size=1300), to_h2(size=9)
+    with held_queue("n0", "pfifo_fast"):
+        for packet, priority in (*[(bulk, 0)] * 20, (urgent, 6)):
+            for _ in range(PLANES):
+                stack.send(ETHERNET / packet, priority=priority)
+        release("n0", "1gbit")
+        for _ in range(PLANES):
+            stack.send(ETHERNET / bulk)
+        until("the queue is empty", lambda: not backlog("n0"))
+    lengths = [len(f.data) for f in wires[0].frames()]
+    assert len(lengths) == 22
+    assert lengths.index(min(lengths)) < 10
+
+
+@pytest.mark.parametrize("bench", [Setup(granularity="packet"), Setup()], indirect=True, ids=lambda s: s.granularity)
+def test_xps_chooses_the_queue_of_the_nic(bench: Bench) -> None:
+    """A socket keeps the number of its queue, but not that of a single one. m0 has a single one, and so has mrc0."""
+    bench.attach_push_twice()
+    bench.namespace.ip("addr", "add", "10.99.0.1/24", "dev", "m0")
+    bench.namespace.ip("neigh", "replace", "10.99.0.3", "lladdr", "02:00:00:00:00:09", "dev", "m0")
+    subprocess.run(["ethtool", "-L", "n0", "tx", "2"], check=True)
+    xps = "mount -t sysfs sysfs /sys; echo 3 >/sys/class/net/n0/queues/tx-1/xps_cpus"
+    subprocess.run(["unshare", "--mount", "sh", "-c", xps], check=True)
+    qdisc("n0", "add", "handle 1: mq")
+    try:
+        for _ in range(32):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+                s.connect(("10.99.0.3", 9))
+                for _ in range(PLANES):
+                    s.send(b"any")
+        sent = {q["parent"]: q["packets"] for q in qdiscs("n0") if q["kind"] != "mq"}
+    finally:
+        qdisc("n0", "del")
+        subprocess.run(["ethtool", "-L", "n0", "tx", "1"], check=True)
+        bench.namespace.ip("addr", "flush", "dev", "m0")
+    assert sent == {"1:1": 0, "1:2": 32}
 
 
 def test_a_packet_is_not_dated_before_a_pause_of_the_cpu(bench: Bench) -> None:

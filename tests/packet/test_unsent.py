@@ -3,7 +3,6 @@
 
 import socket
 import struct
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 
@@ -17,7 +16,7 @@ from tests.packet.clock import now
 from tests.packet.packets import ETHERNET, EVS, H0, H2, PLANES, SLOTS, datagram, ip
 from tests.packet.reports import LAGGING, Reporter, state
 from tests.packet.rig import Bench
-from tests.packet.wires import ETH_P_ALL, Gso, Sender, Tap
+from tests.packet.wires import ETH_P_ALL, Gso, Sender, Tap, backlog, held_queue, qdisc, release, until
 
 pytestmark = pytest.mark.root
 
@@ -25,20 +24,16 @@ SMALL, LARGE, LONG = (datagram(H0, H2, size=n) for n in (10, 900, 1300))
 BURST = (ip() / TCP(sport=1, dport=2, flags="A") / Raw(bytes(10_000)), Gso("tcp4", 1000, 34))
 SEGMENTS = 10
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
-NO_ROOM = ("bfifo", "limit", "700")  # bytes: longer packets are dropped
+NO_ROOM = "bfifo limit 700"  # bytes: longer packets are dropped
 
 
 @pytest.fixture
 def stack(bench: Bench) -> Iterator[Sender]:
     """Returns a sender whose packets are pushed. The queue of plane 0's NIC has no room for long packets."""
     bench.attach_unsent()
-    tc("add", *NO_ROOM)
+    qdisc("n0", "add", NO_ROOM)
     yield bench.attach_push()
-    tc("del")
-
-
-def tc(what: str, *qdisc: str) -> None:
-    subprocess.run(["tc", "qdisc", what, "dev", "n0", "root", *qdisc], check=True, timeout=10)
+    qdisc("n0", "del")
 
 
 def arrived(wires: list[Tap]) -> Counter[int]:
@@ -73,6 +68,28 @@ def test_a_burst_counts_its_packets(bench: Bench, wires: list[Tap], stack: Sende
     dropped = [n - b for n, b in zip(bench.tables.unsent_packets(), before, strict=True)]
     assert dropped == [SEGMENTS] + [0] * (len(dropped) - 1)
     assert bench.tables.path_stats["offset"][H2, :SLOTS].sum() == SEGMENTS
+
+
+@pytest.mark.parametrize("kind", ["fq_codel target 1ms interval 1ms noecn", "pfifo_fast"], ids=lambda k: k.split()[0])
+def test_packets_freed_without_a_reason_are_no_loss_of_the_path(bench: Bench, wires: list[Tap], kind: str) -> None:
+    """fq_codel frees late packets so before Linux 6.14, pfifo_fast frees all when it is replaced."""
+    bench.attach_unsent()
+    stack, before, sent = bench.attach_push(), bench.tables.unsent_packets(), 30
+    with held_queue("n0", kind):
+        for _ in range((sent - 1) * PLANES):
+            stack.send(ETHERNET / LONG)
+        assert bench.tables.unsent_packets() == before
+        if kind == "pfifo_fast":
+            qdisc("n0", "replace", "handle 11: bfifo limit 100000", at="parent 1:")
+        release("n0", "1mbit")
+        for _ in range(PLANES):
+            stack.send(ETHERNET / LONG)
+        until("the queue is empty", lambda: not backlog("n0"))
+    n = len(wires[0].frames())
+    dropped = [n - b for n, b in zip(bench.tables.unsent_packets(), before, strict=True)]
+    assert n < sent
+    assert dropped == [sent - n] + [0] * (len(dropped) - 1)
+    assert bench.tables.path_stats["offset"][H2, :SLOTS].sum() == sent - n
 
 
 @pytest.mark.parametrize("end", ["n0", "w0"], ids=["set down", "no carrier"])

@@ -30,7 +30,10 @@ _CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2
 _SOL_PACKET, _PACKET_AUXDATA, _PACKET_VNET_HDR, _PACKET_QDISC_BYPASS = 263, 8, 15, 20
 _SO_RCVBUFFORCE = 33
+_SO_TXTIME = 61
 _TP_STATUS_VLAN_VALID = 1 << 4
+
+_TBF = "burst 2000 limit 100000"
 
 libc = ct.CDLL(None, use_errno=True)
 
@@ -95,6 +98,41 @@ class Namespace:
         assert not is_left, "a process is left in the namespace"
 
 
+def qdisc(interface: str, what: str, kind: str = "", at: str = "root") -> None:
+    """Adds, changes or deletes a queueing discipline in the present namespace."""
+    subprocess.run(f"tc qdisc {what} dev {interface} {at} {kind}".split(), check=True, timeout=10)
+
+
+@contextlib.contextmanager
+def held_queue(interface: str, kind: str) -> Iterator[None]:
+    """A block in which packets wait in a queueing discipline of this kind. One has been sent, one is next."""
+    qdisc(interface, "add", f"handle 1: tbf rate 1kbit {_TBF}")
+    try:
+        try:
+            qdisc(interface, "add", f"handle 10: {kind}", at="parent 1:")
+        except subprocess.CalledProcessError:
+            pytest.skip(f"this kernel has no {kind.split()[0]}")
+        yield
+    finally:
+        qdisc(interface, "del")
+
+
+def release(interface: str, rate: str) -> None:
+    """Lets the packets of a held queue leave at this rate, which the next packet begins."""
+    qdisc(interface, "change", f"handle 1: tbf rate {rate} {_TBF}")
+
+
+def backlog(interface: str) -> int:
+    """Returns the bytes in the queueing disciplines of an interface."""
+    return sum(int(q["backlog"]) for q in qdiscs(interface))
+
+
+def qdiscs(interface: str) -> list[dict[str, Any]]:
+    """Returns the queueing disciplines of an interface, with their counts."""
+    argv = ["tc", "-s", "-j", "qdisc", "show", "dev", interface]
+    return list(json.loads(subprocess.run(argv, capture_output=True, check=True, timeout=10).stdout))
+
+
 # ---- the wire ----
 
 
@@ -134,14 +172,19 @@ class Sender:
     def __init__(self, interface: str) -> None:
         self._out = _packet_socket(interface, 0)
 
-    def send(self, frame: Packet | bytes, gso: Gso | None = None) -> None:
-        data = bytes(frame)
+    def send(self, frame: Packet | bytes, gso: Gso | None = None, *, leaves_ns: int = 0, priority: int = 0) -> None:
+        """Sends a frame. `leaves_ns` is its time stamp, until which fq would hold it."""
+        data, ancillary = bytes(frame), []
+        if leaves_ns:
+            self._out.setsockopt(socket.SOL_SOCKET, _SO_TXTIME, struct.pack("iI", time.CLOCK_MONOTONIC, 0))
+            ancillary = [(socket.SOL_SOCKET, _SO_TXTIME, struct.pack("Q", leaves_ns))]
         if gso is not None:
             data = gso.header(data) + data
         self._out.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, int(gso is not None))
         self._out.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 0)
+        self._out.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, priority)
         try:
-            self._out.send(data)
+            self._out.sendmsg([data], ancillary)
         except OSError as e:
             if gso is None or gso.kind != "udp" or e.errno != errno.EINVAL:
                 raise
@@ -238,6 +281,9 @@ def _names(name: bytes) -> bool:
 
 
 HAS_TCX = _names(b"BPF_TCX_INGRESS")
+needs_delivery_times = pytest.mark.skipif(
+    not _names(b"SKB_CLOCK_MONOTONIC"), reason="this kernel forgets the clock of time stamps (Linux 6.11)"
+)
 needs_tcx = pytest.mark.skipif(not HAS_TCX, reason="this kernel has no TCX (Linux 6.6)")
 
 

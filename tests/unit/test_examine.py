@@ -79,7 +79,7 @@ HOOKS = {
     (3, "ingress"): ["mrc_pop"],
     (4, "egress"): ["mrc_push"],
     (5, "egress"): ["mrc_probe"],
-    (5, "ingress"): ["mrc_push"],  # what mrc0 has cut of tunnels
+    (5, "ingress"): ["mrc_push"],  # what mrc0 has cut
     (4, "ingress"): ["mrc_timer"],
 }
 
@@ -367,13 +367,6 @@ def test_ecmp_needs_no_srv6() -> None:
 def test_an_srh_is_of_no_use_where_all_is_off(value: str | None) -> None:
     machine = machine_with(**sysctl(ipv6__conf__all__seg6_enabled=value, ipv6__conf__p1__seg6_enabled="1"))
     assert run("sysctl.seg6_enabled", replace(WELL, machine=machine)).status == "PASS"
-
-
-def test_packet_granularity_checks_another_hook() -> None:
-    machine = machine_with(hooks={place: found for place, found in HOOKS.items() if place != (4, "egress")})
-    packets = plan('granularity = "packet"')
-    assert run("hooks.mrcd", replace(WELL, machine=machine, plan=packets)).status == "PASS"
-    assert run("hooks.mrcd", replace(WELL, machine=machine)).status == "FAIL"
 
 
 def test_vlans_share_the_hooks_of_their_nic() -> None:

@@ -237,16 +237,16 @@ def test_pop_is_attached_below_a_vlan() -> None:
 # ---- push ----
 
 
-def test_push_sits_before_or_behind_segmentation() -> None:
-    """A change of the granularity attaches one and removes the other, so each has its own pin."""
-    names = set()
-    for granularity, interface, ifindex, point in (("burst", "mrc0", 5, "egress"), ("packet", "pmrc0", 6, "ingress")):
-        a, document = hooks.push_attachment(cast(Granularity, granularity), link("mrc0", 5), link("pmrc0", 6))
-        assert (a.program, a.interface, a.ifindex, a.point) == ("mrc_push", interface, ifindex, point)
-        assert document["hook"] == f"tc {point} {interface}"
-        assert str(document["reason"]).startswith(granularity)
-        names.add(a.name)
-    assert len(names) == 2
+@pytest.mark.parametrize(("granularity", "hook"), [("burst", "tc egress mrc0"), ("packet", "tc ingress pmrc0")])
+def test_push_sits_before_and_behind_segmentation(granularity: Granularity, hook: str) -> None:
+    """A packet that the program before it leaves to the other one finds it there."""
+    found, document = hooks.push_attachments(granularity, link("mrc0", 5), link("pmrc0", 6))
+    assert found == [
+        Attachment("push-ingress", "mrc_push", "pmrc0", 6, "ingress"),
+        Attachment("push-egress", "mrc_push", "mrc0", 5, "egress"),
+    ]
+    assert document["hook"] == hook
+    assert str(document["reason"]).startswith(granularity)
 
 
 @pytest.mark.parametrize(

@@ -209,9 +209,8 @@ def _points(c: Context) -> list[tuple[str, int, str, str]]:
         (peer_of(overlay), "ingress", "mrc_push"),
         (peer_of(overlay), "egress", "mrc_probe"),
         (timer_of(overlay), "ingress", "mrc_timer"),
+        (overlay, "egress", "mrc_push"),
     ]
-    if c.wanted.config.cluster.granularity == "burst":
-        own.append((overlay, "egress", "mrc_push"))
     for name, where, program in own:
         if name in links:
             points.append((name, links[name].ifindex, where, program))

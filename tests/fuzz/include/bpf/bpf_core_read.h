@@ -10,6 +10,13 @@ long host_read_kernel(void *to, __u32 length, const void *from);
 #define BPF_CORE_READ_BITFIELD_PROBED(from, field) (((typeof(from))host_kernel_skb())->field)
 #define bpf_core_read(to, length, from) host_read_kernel(to, length, from)
 #define bpf_probe_read_kernel(to, length, from) host_read_kernel(to, length, from)
+#define BPF_CORE_READ(from, field)                                                                                \
+	({                                                                                                         \
+		typeof((from)->field + 0) value = 0;                                                               \
+		host_read_kernel(&value, sizeof(value), &(from)->field);                                           \
+		value;                                                                                             \
+	})
+#define bpf_core_field_offset(kind, field) offsetof(kind, field)
 #define bpf_core_type_size(kind) sizeof(kind)
 #define bpf_core_enum_value_exists(kind, name) 0
 #define bpf_core_enum_value(kind, name) (name)
