@@ -83,8 +83,8 @@ static __always_inline __u64 excess(__u64 delay, const struct mrc_reports *repor
 	return delay > reports->least_extra_delay_ns ? delay - reports->least_extra_delay_ns : 0;
 }
 
-/* Leave an EV that is slow, for a time in proportion to its delay: TCP waits for what arrives so late, and takes it for
- * lost. The tick returns it. Returns 1 if the usable EVs must be computed again.
+/* Leave an EV that is slow, for a time in proportion to its delay, which doubles as a hold-down does: TCP waits for what
+ * arrives so late, and takes it for lost. The tick returns it. Returns 1 if the usable EVs must be computed again.
  */
 static __always_inline int leave_slow_ev(__u32 host_id, __u32 number, __u64 now)
 {
@@ -94,11 +94,15 @@ static __always_inline int leave_slow_ev(__u32 host_id, __u32 number, __u64 now)
 
 	if (!ev || !stats || stats->lag_ns)
 		return 0;
-	if (ev->state == MRC_EV_SKIP) /* by congestion, or slow already */
-		ev->skip_reason = MRC_REASON_SLOW;
-	else if (!transit(host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_SLOW))
-		return 0;
-	stats->probe_after_ns = now + SLOW_HOLD * (__u64)stats->extra_delay_ns;
+	if (!is_slow(ev)) {
+		if (ev->state == MRC_EV_SKIP) /* by congestion */
+			ev->skip_reason = MRC_REASON_SLOW;
+		else if (!transit(host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_SLOW))
+			return 0;
+		ev->flaps = flaps_after(ev, now);
+	}
+	stats->probe_after_ns = now + hold_down_ns(ev->flaps, SLOW_HOLD * (__u64)stats->extra_delay_ns / NS_PER_MS,
+						   settings.hold_down_max_ms);
 	set_deadline(host_id, number);
 	return 1;
 }

@@ -413,6 +413,14 @@ def test_a_slow_ev_is_left_for_128_times_its_delay_and_returns_by_steps(bench: B
     assert (state(bench, ev)[0], bench.usable(H2), bench.ev(H2, ev)["weight"]) == (EvState.GOOD, EVERY, 1)
 
 
+def test_an_ev_that_is_slow_again_is_left_for_longer(bench: Bench) -> None:
+    bench.tables.evs["flaps"][H2] = 1
+    bench.tables.evs["state_since_ns"][H2] = now()
+    ev = delayed(bench, 32_000)
+    assert (state(bench, ev), bench.ev(H2, ev)["flaps"]) == (SLOW, 2)
+    assert int(bench.path_stats(H2, ev)["probe_after_ns"]) - now() == 2 * 128 * 8 * MS
+
+
 def test_slow_evs_are_usable_while_too_few_are_left(bench: Bench) -> None:
     ev = delayed(bench, 32_000)
     good = others(ev)[:3]
