@@ -85,9 +85,9 @@ _Static_assert(MRC_REPORT_PARTS == 2, "planes_in_pace, note_planes");
 __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 report_tx_ns)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u32 zero = 0, i, begin, arrived, queues = 0, quickest = 0, part = first != 0;
+	__u32 zero = 0, i, begin, arrived, queues = 0, part = first != 0;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
-	__u64 past;
+	__u64 past, quickest = NEVER_NS;
 
 	if (!p || !scratch)
 		return 0;
@@ -105,8 +105,9 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 		return 0;
 	p->paced_ns = report_tx_ns;
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
-		queues |= (p->newest_delay_ns[i] > p->base_delay_ns[i] + QUEUE_DELAY_NS) << i;
-		quickest = p->pace_ns[i] - 1 < quickest - 1 ? p->pace_ns[i] : quickest; /* 0 is none */
+		queues |= ((__u64)p->base_delay_ns[i] + QUEUE_DELAY_NS - p->newest_delay_ns[i]) >> 63 << i;
+		/* A plane without a measured rate is not the quickest. */
+		quickest = lesser((__u64)p->pace_ns[i] | less_mask(p->pace_ns[i], 1) >> 63 << 61, quickest);
 	}
 	for (i = 0; i < MRC_MAX_PLANES; i++) {
 		arrived = p->arrived[0][i] + p->arrived[1][i];
@@ -122,6 +123,36 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 	return 0;
 }
 
+/* Note whether the planes of a peer are unequal, so that each packet must choose among them, and which are slow.
+ * `most_ns`: the longest extra delay of a plane. Without branches: the verifier would walk through all combinations.
+ */
+static __always_inline void note_unequal_planes(struct mrc_peer *peer, const struct mrc_pace *p, __u32 most_ns)
+{
+	__u64 slowest = 0, quickest = NEVER_NS, most_marked = 0, least_marked = NEVER_NS, unused;
+	__u32 usable_planes = peer->usable_planes, slow = 0, i;
+	__u8 queued;
+
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
+		unused = ~usable_planes >> i & 1;
+		slowest += p->slow_ns[i] - lesser(slowest, p->slow_ns[i]);
+		/* A plane without a measured rate is not the quickest. */
+		quickest = lesser((__u64)p->pace_ns[i] | (unused | (less_mask(p->pace_ns[i], 1) & 1)) << 61, quickest);
+		most_marked += p->marking[i] - lesser(most_marked, p->marking[i]);
+		least_marked = lesser(p->marking[i] | unused << 61, least_marked);
+	}
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
+		slow |= (2 * quickest - p->slow_ns[i]) >> 63 << i;
+	slow &= usable_planes;
+	if (peer->slow_planes != slow) /* conditional, because every packet reads these cache lines */
+		peer->slow_planes = slow;
+	if (peer->slow_ns != slowest)
+		peer->slow_ns = slowest;
+	/* A plane that is too slow to be used has no queue, and gets one with the first burst. */
+	queued = most_ns > QUEUE_DELAY_NS || slow || (__s64)(most_marked - least_marked) > MARKING_DIFFERENCE;
+	if (peer->queued != queued)
+		peer->queued = queued;
+}
+
 /* Note the extra delay of a probe that was sent on a plane at `requested_ns`. Part of it can be the queue of this
  * host's own packets. So the plane is paused now and then until its queue is empty, for at most 1/32 of the time.
  */
@@ -129,9 +160,7 @@ __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u6
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 now = now_ns(), interval = 64 * (__u64)delay_ns;
-	__u32 i, most_ns = 0, least_ns = ~0u, epoch = now / SKEW_PERIOD_NS, paused = 0, slowest = 0, quickest = ~0u;
-	__u32 most_marked = 0, least_marked = ~0u, slow = 0;
-	__u8 queued;
+	__u32 i, most_ns = 0, least_ns = ~0u, epoch = now / SKEW_PERIOD_NS, paused = 0;
 	struct mrc_peer *peer = peer_at(host_id);
 
 	plane &= MRC_MAX_PLANES - 1;
@@ -148,26 +177,12 @@ __noinline int note_plane_delay(__u32 host_id, __u32 plane, __u32 delay_ns, __u6
 			continue; /* the plane carries nothing */
 		most_ns = p->extra_delay_ns[i] > most_ns ? p->extra_delay_ns[i] : most_ns;
 		least_ns = p->extra_delay_ns[i] < least_ns ? p->extra_delay_ns[i] : least_ns;
-		most_marked = p->marking[i] > most_marked ? p->marking[i] : most_marked;
-		least_marked = p->marking[i] < least_marked ? p->marking[i] : least_marked;
-		slowest = p->slow_ns[i] > slowest ? p->slow_ns[i] : slowest;
-		quickest = p->pace_ns[i] - 1 < quickest - 1 ? p->pace_ns[i] : quickest; /* 0 is none */
 	}
 	/* One plane at a time: a pause of all would leave none, and a pause of all but one would overload that one. */
 	if (!paused && delay_ns > p->base_delay_ns[plane] + QUEUE_DELAY_NS &&
 	    aged(now, p->paused_until_ns[plane], interval))
 		p->paused_until_ns[plane] = now + 2 * (__u64)delay_ns;
-	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
-		slow |= (p->slow_ns[i] / 2 > quickest) << i;
-	slow &= peer->usable_planes;
-	if (peer->slow_planes != slow)
-		peer->slow_planes = slow;
-	peer->slow_ns = slowest;
-	/* A plane that is too slow to be used has no queue, and gets one with the first burst. */
-	queued = most_ns > QUEUE_DELAY_NS || slow ||
-		 (__s32)(most_marked - least_marked) > MARKING_DIFFERENCE;
-	if (peer->queued != queued) /* conditional, because every packet reads this cache line */
-		peer->queued = queued;
+	note_unequal_planes(peer, p, most_ns);
 	/* The lower of two in a row: the host may have delayed one. */
 	most_ns = delay_ns < p->newest_delay_ns[plane] ? delay_ns : p->newest_delay_ns[plane];
 	p->newest_delay_ns[plane] = delay_ns;

@@ -289,10 +289,12 @@ static long sweep_ev(__u64 i, void *context)
 {
 	struct sweep *s = context;
 	__u32 number = (s->first + i) % settings.evs_per_peer;
-	const struct mrc_path_stats *stats = path_stats_at(ev_index(s->request.host_id, number));
+	__u32 index = ev_index(s->request.host_id, number);
+	const struct mrc_path_stats *stats = path_stats_at(index);
+	const struct mrc_ev *ev = ev_at(index);
 
 	s->request.now = now_ns(); /* now, not earlier: a sweep can take longer than packets take to arrive */
-	if (!stats || stats->probe_after_ns > s->request.now)
+	if (!stats || !ev || (stats->probe_after_ns > s->request.now && !is_slow(ev)))
 		return 0;
 	s->request.number = number;
 	s->sent += send_request(s->skb, &s->request);
