@@ -129,6 +129,7 @@ int mrc_push(struct __sk_buff *skb)
 	ack = is_pure_ack(skb, &inner, &tcp);
 	if (!ack)
 		rotation->data = 1;
+	note_priority(skb, host_id);
 	gap_us = settings.probe_gap_us << (ack ? !rotation->data : !is_small(skb));
 	if (can_carry_probe(&inner) &&
 	    (rotation->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS)))

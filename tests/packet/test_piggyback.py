@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests probe requests that packets of the traffic carry: when, on which EV, their bytes, and what pays for them."""
 
+import contextlib
 import socket
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -17,7 +19,7 @@ from mrcd.kernel import abi, libbpf
 from tests.packet.clock import MS, advance, now
 from tests.packet.packets import ETHERNET, EVS, H0, H2, H5, PLANES, SLOTS, datagram, ip, popped
 from tests.packet.rig import Bench, Setup
-from tests.packet.wires import SECONDS, Frame, Gso, Sender, Tap, until
+from tests.packet.wires import SECONDS, Frame, Gso, Priorities, Sender, Tap, until
 
 pytestmark = pytest.mark.root
 
@@ -273,6 +275,46 @@ def test_packets_of_the_kernel_pass_mrc_probe_unchanged(bench: Bench) -> None:
 @without_timer_probes
 def test_one_packet_in_sixteen_carries_a_request(traffic: TrafficWithProbes) -> None:
     assert traffic.carriers(CARRIERS[0], 4 * PACKETS_PER_REQUEST) == [n * PACKETS_PER_REQUEST for n in (1, 2, 3, 4)]
+
+
+@pytest.fixture
+def left(traffic: TrafficWithProbes) -> Iterator[Callable[[], list[tuple[int, int]]]]:
+    """Returns MRC type and priority of the packets that have left since the last call."""
+    with contextlib.ExitStack() as stack:
+        taps = [Priorities(f"n{plane}") for plane in range(PLANES)]
+        for tap in taps:
+            stack.callback(tap.close)
+        yield lambda: [(Ether(data)[MRC].type, priority) for tap in taps for data, priority in tap.read()]
+
+
+LARGE = datagram(H0, H2, size=1000)
+
+
+@pytest.mark.parametrize(
+    ("large", "piggybacked", "swept"), [([], 6, 0), ([0], 0, 0), ([2], 2, 2), ([2, 65538], 65538, 65538)], ids=str
+)
+@without_timer_probes
+def test_requests_have_the_priority_of_large_packets(
+    traffic: TrafficWithProbes,
+    bench: Bench,
+    left: Callable[[], list[tuple[int, int]]],
+    large: list[int],
+    piggybacked: int,
+    swept: int,
+) -> None:
+    """In a queue of this host they do not overtake what they ask for. Data keeps its own priority."""
+    for priority in large:
+        traffic.stack.send(ETHERNET / LARGE, priority=priority)
+        assert left() == [(DATA, priority)]
+    for _ in range(2):  # a request of a small packet changes nothing
+        traffic.make_probe_due()
+        for _ in range(PACKETS_PER_REQUEST):
+            advance(MS)
+            traffic.stack.send(ETHERNET / CARRIERS[0], priority=6)
+        assert sorted(left()) == [(DATA, 6)] * PACKETS_PER_REQUEST + [(PROBE_REQUEST, piggybacked)]
+    advance(MS)
+    bench.dataplane.sweep(H2)
+    assert set(left()) == {(PROBE_REQUEST, swept)}
 
 
 @without_timer_probes
