@@ -159,7 +159,10 @@ int mrc_probe(struct __sk_buff *skb)
 	if (!slot || !self || !job)
 		return TC_ACT_UNSPEC; /* a packet that the kernel sends on this interface */
 	slot->job = 0;
-	skb->tstamp = 0; /* the packet may be paced; its clone leaves at once */
+	/* The packet may be paced; its clone leaves at once. A zero alone would keep the stamp's type: where the clone
+	 * arrives next, the kernel writes the time of day, and fq would drop it as 50 years early.
+	 */
+	bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
 	if (job == CLONE_DUP_ACK)
 		return push_dup_ack(skb, self, &slot->request);
 	if (job == CLONE_TIMER_PACKET)

@@ -2,8 +2,10 @@
 """Tests probe requests that packets of the traffic carry: when, on which EV, their bytes, and what pays for them."""
 
 import contextlib
+import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -13,13 +15,14 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt
 from scapy.layers.l2 import GRE, Ether
 from scapy.packet import Packet, Raw
 
+from labkit.faults import tc_hook
 from labkit.traffic.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCReport
 from mrcd.config.cluster_file import Encapsulation, Health
 from mrcd.kernel import abi, libbpf
 from tests.packet.clock import MS, advance, now
 from tests.packet.packets import ETHERNET, EVS, H0, H2, H5, PLANES, SLOTS, datagram, ip, popped
 from tests.packet.rig import Bench, Setup
-from tests.packet.wires import SECONDS, Frame, Gso, Priorities, Sender, Tap, until
+from tests.packet.wires import SECONDS, Frame, Gso, Priorities, Sender, Tap, needs_tcx, until
 
 pytestmark = pytest.mark.root
 
@@ -315,6 +318,22 @@ def test_requests_have_the_priority_of_large_packets(
     advance(MS)
     bench.dataplane.sweep(H2)
     assert set(left()) == {(PROBE_REQUEST, swept)}
+
+
+@needs_tcx
+@without_timer_probes
+def test_a_request_made_of_a_paced_packet_is_not_paced(traffic: TrafficWithProbes, bench: Bench) -> None:
+    """Its stamp is of no clock, too. Else the timer packet would get the time of day as a stamp that fq reads."""
+    with contextlib.ExitStack() as undo:
+        program = libbpf.program_fd(undo.enter_context(tc_hook.loaded("stamped")), "lab_stamped")
+        for plane in range(PLANES):
+            undo.callback(os.close, libbpf.create_link(program, bench.ifindex[f"n{plane}"], libbpf.TCX_EGRESS))
+        traffic.make_probe_due()
+        for _ in range(PACKETS_PER_REQUEST):
+            traffic.stack.send_paced(ETHERNET / CARRIERS[0], time.monotonic_ns() + 10**9)
+        sent, requests = traffic.sent_packets()
+        assert sent == []  # they have stamps
+        assert len(requests) == 1
 
 
 @without_timer_probes

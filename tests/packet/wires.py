@@ -29,7 +29,7 @@ ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
 _CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2
 _SOL_PACKET, _PACKET_AUXDATA, _PACKET_VNET_HDR, _PACKET_QDISC_BYPASS = 263, 8, 15, 20
-_SO_RCVBUFFORCE, _SO_RCVPRIORITY = 33, 82
+_SO_RCVBUFFORCE, _SO_TXTIME, _SO_RCVPRIORITY = 33, 61, 82
 _TP_STATUS_VLAN_VALID = 1 << 4
 
 libc = ct.CDLL(None, use_errno=True)
@@ -133,6 +133,14 @@ def changed(frame: Packet, layer: type[Packet], **fields: Any) -> Packet:
 class Sender:
     def __init__(self, interface: str) -> None:
         self._out = _packet_socket(interface, 0)
+
+    def send_paced(self, frame: Packet, leaves_ns: int) -> None:
+        """Sends a frame with a time stamp of CLOCK_MONOTONIC, as of paced TCP: fq would hold it until then."""
+        self._out.setsockopt(socket.SOL_SOCKET, _SO_TXTIME, struct.pack("iI", time.CLOCK_MONOTONIC, 0))
+        self._out.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 0)
+        self._out.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 0)
+        stamp = (socket.SOL_SOCKET, _SO_TXTIME, struct.pack("Q", leaves_ns))
+        self._out.sendmsg([bytes(frame)], [stamp])
 
     def send(self, frame: Packet | bytes, gso: Gso | None = None, *, priority: int = 0) -> None:
         self._out.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, priority)
