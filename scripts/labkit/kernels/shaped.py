@@ -50,6 +50,9 @@ _QUEUE = (
     "the programs take data for sent while it waits in a queue of the NIC, and reports by another plane overtake it"
 )
 _DROPS = "before Linux 6.13 they do not know that fq_codel has dropped a packet"
+_LATE = (
+    "fq lets a packet go some milliseconds after its time stamp where the CPU is slow, and nothing tells the programs"
+)
 _HELD = "in packet granularity the programs do not know until when fq holds a packet"
 _PRIORITY_LOST = "in packet granularity packets lose their priority before the NICs"
 
@@ -80,7 +83,7 @@ _FQ = "qdisc replace dev {nic} root fq"
 _MQPRIO = "qdisc replace dev {nic} root handle 1: mqprio num_tc 2 map 0 0 0 0 0 0 1 0 queues 1@0 1@1 hw 0"
 _QUEUED = dict.fromkeys(GRANULARITIES, _QUEUE)
 _QUEUED_BY_PRIORITY: dict[Granularity, str] = {"burst": _QUEUE, "packet": f"{_QUEUE}; {_PRIORITY_LOST}"}
-_PACED_BY_FQ: dict[Granularity, str] = {"packet": _HELD}
+_PACED_BY_FQ: dict[Granularity, str] = {"burst": _LATE, "packet": _HELD}
 CASES = (
     Case("no qdisc"),
     Case("SO_MAX_PACING_RATE", rate=_PACED),
@@ -241,11 +244,13 @@ def _unburdened(lab: Lab) -> Iterator[None]:
 
 
 def set_granularity(lab: Lab, granularity: Granularity) -> None:
-    """Changes the granularity of both hosts."""
+    """Changes the granularity of both hosts, if they have another one."""
     file = lab.state.cluster_file
-    text = file.read_text(encoding="utf-8")
+    before = text = file.read_text(encoding="utf-8")
     for other in GRANULARITIES:
         text = text.replace(f'granularity = "{other}"', f'granularity = "{granularity}"')
+    if text == before:
+        return
     file.write_text(text, encoding="utf-8")
     for host in HOSTS:
         observe.reload(lab, host)
