@@ -137,6 +137,7 @@ int mrc_push(struct __sk_buff *skb)
 	ack = is_pure_ack(skb, &inner, &tcp);
 	if (!ack)
 		rotation->data = 1;
+	note_priority(skb, host_id);
 	gap_us = settings.probe_gap_us << (ack ? !rotation->data : !is_small(skb));
 	if (can_carry_probe(&inner) &&
 	    (rotation->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS)))
@@ -166,7 +167,10 @@ int mrc_probe(struct __sk_buff *skb)
 	if (!slot || !self || !job)
 		return TC_ACT_UNSPEC; /* a packet that the kernel sends on this interface */
 	slot->job = 0;
-	skb->tstamp = 0; /* the packet may be paced; its clone leaves at once */
+	/* The packet may be paced; its clone leaves at once. A zero alone would keep the stamp's type: where the clone
+	 * arrives next, the kernel writes the time of day, and fq would drop it as 50 years early.
+	 */
+	bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
 	if (job == CLONE_DUP_ACK)
 		return push_dup_ack(skb, self, &slot->request);
 	if (job == CLONE_TIMER_PACKET)

@@ -213,8 +213,9 @@ struct mrc_reports {
 	__u32 least_extra_delay_ns; /* least recent mrc_path_stats.extra_delay_ns: down at once, up slowly */
 	__u32 judged; /* data packets judged on all EVs; a count */
 	__u32 lossy; /* reports with a new loss on some EV; a count */
-	__u32 traffic_class; /* of probes that are not piggybacked: DSCP of the newest piggybacked probe, ECT(0) */
-	__u32 scattered; /* parts of the EVs, as bits, in whose newest report EVs lagged on several T1s */
+	__u16 traffic_class; /* of probes that are not piggybacked: DSCP of the newest piggybacked probe, ECT(0) */
+	__u16 scattered; /* parts of the EVs, as bits, in whose newest report EVs lagged on several T1s */
+	__u32 priority; /* of requests on this host: 1 + skb->priority of the newest large packet; 0 = none yet */
 };
 _Static_assert(sizeof(struct mrc_reports) == 160, "mrc_reports has no padding");
 

@@ -3,10 +3,22 @@
 #ifndef MRC_PIGGYBACK_H
 #define MRC_PIGGYBACK_H
 
+#include "inner.h"
 #include "send_probe.h"
 
 #define PAID_PERCENT 150 /* traffic can pay for at most this share of idle_probes per second */
 #define PAID_BURST 4 /* and for so many requests at once */
+
+/* Note the priority of a large packet: requests have the same. A queueing discipline of this host may let small packets
+ * of a higher priority overtake large ones, and a request that does so would report these missing.
+ */
+static __always_inline void note_priority(const struct __sk_buff *skb, __u32 host_id)
+{
+	struct mrc_reports *reports = is_small(skb) ? 0 : reports_at(host_id);
+
+	if (reports && reports->priority != skb->priority + 1)
+		reports->priority = skb->priority + 1;
+}
 
 /* Return 1 if traffic to this peer should carry a request now: after probe_packets packets, no sooner than gap_us after
  * the previous one, and not while too many reports are in flight; and after probe_late_us in any case.

@@ -207,8 +207,10 @@ static __always_inline int send_request_in_place(struct __sk_buff *skb, const st
 	if (push_by(&p, r->host_id, r->number) || !(self->plane_mask & (1u << (p.ev->plane & 31))))
 		return 0;
 	reports = reports_at(r->host_id);
-	if (reports)
+	if (reports) {
 		p.traffic_class = probe_class(reports->traffic_class);
+		skb->priority = reports->priority ? reports->priority - 1 : 0;
+	}
 	if (fill_request(&control, self, p.ev, r, in_place) || write_control(skb, &p, &control))
 		return 0;
 	if (p.plane->vlan && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), p.plane->vlan))
@@ -261,9 +263,12 @@ static __always_inline int make_room(struct __sk_buff *skb, __u32 headers, __u32
 /* Make a clone the request piggybacked on its packet, and send it. The packet is not pushed yet, or already popped. */
 static __always_inline int push_clone(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
 {
+	const struct mrc_reports *reports = reports_at(r->host_id);
 	struct control control = {};
 	struct push p = {};
 
+	if (reports && reports->priority)
+		skb->priority = reports->priority - 1;
 	if (push_by(&p, r->host_id, r->number) || make_room(skb, outer_length(p.ev), r->counts))
 		return -1;
 	p.traffic_class = probe_class(r->traffic_class);

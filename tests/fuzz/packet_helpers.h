@@ -248,6 +248,12 @@ long bpf_skb_vlan_pop(struct __sk_buff *s)
 	return 0;
 }
 
+long bpf_skb_set_tstamp(struct __sk_buff *s, __u64 tstamp, __u32 type)
+{
+	s->tstamp = tstamp;
+	return 0;
+}
+
 long bpf_l4_csum_replace(struct __sk_buff *s, __u32 offset, __u64 from, __u64 to, __u64 flags)
 {
 	__u16 sum;

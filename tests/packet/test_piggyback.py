@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests probe requests that packets of the traffic carry: when, on which EV, their bytes, and what pays for them."""
 
+import contextlib
+import os
 import socket
 import struct
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -11,13 +15,14 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt
 from scapy.layers.l2 import GRE, Ether
 from scapy.packet import Packet, Raw
 
+from labkit.faults import tc_hook
 from labkit.traffic.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCReport
 from mrcd.config.cluster_file import Encapsulation, Health
 from mrcd.kernel import abi, libbpf
 from tests.packet.clock import MS, advance, now
 from tests.packet.packets import ETHERNET, EVS, H0, H2, H5, PLANES, SLOTS, datagram, ip, popped
 from tests.packet.rig import Bench, Setup
-from tests.packet.wires import SECONDS, Frame, Gso, Sender, Tap, until
+from tests.packet.wires import SECONDS, Frame, Gso, Priorities, Sender, Tap, needs_tcx, until
 
 pytestmark = pytest.mark.root
 
@@ -273,6 +278,63 @@ def test_packets_of_the_kernel_pass_mrc_probe_unchanged(bench: Bench) -> None:
 @without_timer_probes
 def test_one_packet_in_sixteen_carries_a_request(traffic: TrafficWithProbes) -> None:
     assert traffic.carriers(CARRIERS[0], 4 * PACKETS_PER_REQUEST) == [n * PACKETS_PER_REQUEST for n in (1, 2, 3, 4)]
+
+
+@pytest.fixture
+def left(traffic: TrafficWithProbes, bench: Bench) -> Iterator[Callable[[], list[tuple[int, int]]]]:
+    """Returns MRC type and priority of the packets that have left since the last call."""
+    bench.tables.node["overlay_ifindex"] = bench.ifindex["m0"]
+    with contextlib.ExitStack() as stack:
+        taps = [Priorities(f"n{plane}") for plane in range(PLANES)]
+        for tap in taps:
+            stack.callback(tap.close)
+        yield lambda: [(Ether(data)[MRC].type, priority) for tap in taps for data, priority in tap.read()]
+
+
+LARGE = datagram(H0, H2, size=1000)
+
+
+@pytest.mark.parametrize(
+    ("large", "piggybacked", "swept"), [([], 6, 0), ([0], 0, 0), ([2], 2, 2), ([2, 65538], 65538, 65538)], ids=str
+)
+@without_timer_probes
+def test_requests_have_the_priority_of_large_packets(
+    traffic: TrafficWithProbes,
+    bench: Bench,
+    left: Callable[[], list[tuple[int, int]]],
+    large: list[int],
+    piggybacked: int,
+    swept: int,
+) -> None:
+    """In a queue of this host they do not overtake what they ask for. Data keeps its own priority."""
+    for priority in large:
+        traffic.stack.send(ETHERNET / LARGE, priority=priority)
+        assert left() == [(DATA, priority)]
+    for _ in range(2):  # a request of a small packet changes nothing
+        traffic.make_probe_due()
+        for _ in range(PACKETS_PER_REQUEST):
+            advance(MS)
+            traffic.stack.send(ETHERNET / CARRIERS[0], priority=6)
+        assert sorted(left()) == [(DATA, 6)] * PACKETS_PER_REQUEST + [(PROBE_REQUEST, piggybacked)]
+    advance(MS)
+    bench.dataplane.sweep(H2)
+    assert set(left()) == {(PROBE_REQUEST, swept)}
+
+
+@needs_tcx
+@without_timer_probes
+def test_a_request_made_of_a_paced_packet_is_not_paced(traffic: TrafficWithProbes, bench: Bench) -> None:
+    """Its stamp is of no clock, too. Else the timer packet would get the time of day as a stamp that fq reads."""
+    with contextlib.ExitStack() as undo:
+        program = libbpf.program_fd(undo.enter_context(tc_hook.loaded("stamped")), "lab_stamped")
+        for plane in range(PLANES):
+            undo.callback(os.close, libbpf.create_link(program, bench.ifindex[f"n{plane}"], libbpf.TCX_EGRESS))
+        traffic.make_probe_due()
+        for _ in range(PACKETS_PER_REQUEST):
+            traffic.stack.send(ETHERNET / CARRIERS[0], leaves_ns=time.monotonic_ns() + 10**9)
+        sent, requests = traffic.sent_packets()
+        assert sent == []  # they have stamps
+        assert len(requests) == 1
 
 
 @without_timer_probes

@@ -29,8 +29,7 @@ ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
 _CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2
 _SOL_PACKET, _PACKET_AUXDATA, _PACKET_VNET_HDR, _PACKET_QDISC_BYPASS = 263, 8, 15, 20
-_SO_RCVBUFFORCE = 33
-_SO_TXTIME = 61
+_SO_RCVBUFFORCE, _SO_TXTIME, _SO_RCVPRIORITY = 33, 61, 82
 _TP_STATUS_VLAN_VALID = 1 << 4
 
 _TBF = "burst 2000 limit 100000"
@@ -245,6 +244,31 @@ class Tap(Sender):
     def close(self) -> None:
         self._in.close()
         super().close()
+
+
+class Priorities:
+    """Reads the priorities with which packets leave by an interface, from when it is made on."""
+
+    def __init__(self, interface: str) -> None:
+        self._in = _packet_socket(interface, ETH_P_ALL)
+        try:
+            self._in.setsockopt(socket.SOL_SOCKET, _SO_RCVPRIORITY, 1)
+        except OSError:
+            pytest.skip("this kernel tells no priorities (Linux 6.14)")
+
+    def read(self) -> list[tuple[bytes, int]]:
+        """Returns the frames since the last call, with their priorities."""
+        found = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                data, ancillary, _, address = self._in.recvmsg(1 << 17, 64, socket.MSG_DONTWAIT)
+                values = [v for *kind, v in ancillary if kind == [socket.SOL_SOCKET, socket.SO_PRIORITY]]
+                if address[2] == socket.PACKET_OUTGOING:
+                    found.append((data, struct.unpack("I", values[0])[0]))
+        return found
+
+    def close(self) -> None:
+        self._in.close()
 
 
 def _packet_socket(interface: str, protocol: int) -> socket.socket:

@@ -23,6 +23,7 @@ PARTS = {
     "lab": "labkit.kernels.labs:lab",
     "life": "labkit.kernels.labs:life",
     "tunnels": "labkit.kernels.labs:tunnels",
+    "shaped": "labkit.kernels.shaped:shaped",
 }
 
 

@@ -22,6 +22,7 @@ from mrcd.ctl.terminal.render import Column, table
 from mrcd.errors import MachineError
 
 NOT_HAD = "not had"  # the cell of a feature that a kernel lacks
+KNOWN = "known"  # the cell of a check that fails for a known reason
 _PART_S = 3600.0  # a part that takes longer hangs
 
 _DOWN_S = 60.0
@@ -134,21 +135,21 @@ def judge(release: str, parts: Sequence[str], checks: tuple[dict[str, Any], ...]
 
 
 def lines(rows: Iterable[Row], *, each: bool = False) -> list[str]:
-    """Returns the tables: instructions per program, then parts (or `each` check) per kernel; then missing features and
-    failures, with descriptions. Pure.
+    """Returns the tables: instructions per program, then parts (or `each` check) per kernel; then missing features,
+    known failures and failures, with descriptions. Pure.
     """
     rows = list(rows)
     names = [row.kernel for row in rows]
     heads, found = (["part", "check"], _checks(rows)) if each else (["part"], _parts(rows))
-    return [*_programs(rows, names), "", *_table(heads, names, found), *_absent(rows), *failures(rows)]
+    return [*_programs(rows, names), "", *_table(heads, names, found), *_excused(rows), *failures(rows)]
 
 
-def _absent(rows: Iterable[Row]) -> list[str]:
+def _excused(rows: Iterable[Row]) -> list[str]:
     return [
-        f"{NOT_HAD} {row.kernel}: {c['part']}: {c['check']}: {c['words']}"
+        f"{c['cell']} {row.kernel}: {c['part']}: {c['check']}: {c['words']}"
         for row in rows
         for c in row.checks
-        if c.get("cell") == NOT_HAD
+        if c.get("cell") in (NOT_HAD, KNOWN)
     ]
 
 
@@ -189,7 +190,7 @@ def _parts(rows: list[Row]) -> dict[tuple[str, ...], dict[str, str]]:
         for c in row.checks:
             by_part.setdefault(c["part"], []).append(c)
         for part, checks in by_part.items():
-            passed = sum(c["ok"] and c.get("cell") != NOT_HAD for c in checks)
+            passed = sum(c["ok"] and c.get("cell") not in (NOT_HAD, KNOWN) for c in checks)
             word = "" if all(c["ok"] for c in checks) else "FAILED, "
             cell = checks[0].get("cell", "") if len(checks) == 1 else ""
             found.setdefault((part,), {})[row.kernel] = word + (cell or f"{passed} of {len(checks)}")

@@ -57,6 +57,7 @@ long bpf_skb_change_proto(struct __sk_buff *skb, __be16 protocol, __u64 flags);
 long bpf_skb_adjust_room(struct __sk_buff *skb, __s32 change, __u32 mode, __u64 flags);
 long bpf_skb_vlan_push(struct __sk_buff *skb, __be16 protocol, __u16 tci);
 long bpf_skb_vlan_pop(struct __sk_buff *skb);
+long bpf_skb_set_tstamp(struct __sk_buff *skb, __u64 tstamp, __u32 type);
 long bpf_l4_csum_replace(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 flags);
 __s64 bpf_csum_update(struct __sk_buff *skb, __u32 csum);
 long bpf_clone_redirect(struct __sk_buff *skb, __u32 ifindex, __u64 flags);
