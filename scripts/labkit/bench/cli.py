@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from labkit import entry, plot
-from labkit.bench import alone, auth, calm, cost, failover, job, lifecycle, localise, paper, scale, throughput
+from labkit.bench import alone, auth, calm, cost, failover, job, lifecycle, localise, paper, scale, slow, throughput
 from labkit.bench.frame import Bench, Options, Result, unmeasured
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -30,7 +30,10 @@ SCHEMA_VERSION = 2
 
 
 _ALL = (throughput.BENCH, cost.BENCH, throughput.PLANES, paper.BENCH, scale.BENCH)
-_MORE = (job.BENCH, lifecycle.BENCH, calm.BENCH, failover.BENCH, alone.BENCH, auth.BENCH, auth.FLOOD, localise.BENCH)
+_MORE = (
+    job.BENCH, lifecycle.BENCH, calm.BENCH, failover.BENCH, slow.BENCH, alone.BENCH, auth.BENCH, auth.FLOOD,
+    localise.BENCH,
+)  # fmt: skip
 BENCHES: dict[str, Bench] = {b.name: b for b in (*_ALL, *_MORE)}
 # Enough to try each bench. What is still longer says so in its own module.
 SHORT = Options(
@@ -98,10 +101,10 @@ def bench(
     """Measure mrcd in a lab on this machine, and beside it the kernel's own SRv6.
 
     Without a PART: throughput, cost, planes, paper and scale, in about fifteen minutes. The other parts are job,
-    lifecycle, calm (false demotions under stress), failover, alone (both daemons dead), auth (forged packets, new
-    secrets, the cost of tags), flood (a million forged packets per second) and localise (are bad links of simulated
-    fabrics named? needs no lab). Exit code 1 if a bound is not met, 2 if a part cannot be measured. Progress goes to
-    stderr.
+    lifecycle, calm (false demotions under stress), failover, slow (a slow plane), alone (both daemons dead), auth
+    (forged packets, new secrets, the cost of tags), flood (a million forged packets per second) and localise (are bad
+    links of simulated fabrics named? needs no lab). Exit code 1 if a bound is not met, 2 if a part cannot be measured.
+    Progress goes to stderr.
     """
     versions = (4, 6) if ip == "both" else (int(ip),)
     options = Options(versions=versions, kinds=_kinds(kinds), **rest)
