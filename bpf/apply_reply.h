@@ -11,6 +11,7 @@
 #define DELAY_MEMORY_NS 10000000000ULL /* clocks drift and routes change, so an older minimum says nothing */
 #define EXTRA_DELAY_MAX_NS 50000000 /* a longer delay is clipped: the reordering window must not grow without bound */
 #define SLOW_DELAYS 4 /* an EV is slow with so many times skip_delay_us */
+#define SLOW_DOUBLINGS 8 /* of that time, at most */
 #define SLOW_HOLD 128 /* times its delay: then the EV is tried again */
 #define PROBES_OUTSTANDING_MAX 65536 /* the sequence number of an older probe is ambiguous */
 #define REPLY_AGE_MAX_NS 5000000000ULL /* an older reply says nothing of the path now */
@@ -83,12 +84,13 @@ static __always_inline __u64 excess(__u64 delay, const struct mrc_reports *repor
 	return delay > reports->least_extra_delay_ns ? delay - reports->least_extra_delay_ns : 0;
 }
 
-/* Leave an EV that is slow, for a time in proportion to its delay, which doubles as a hold-down does: TCP waits for what
- * arrives so late, and takes it for lost. The tick returns it. Returns 1 if the usable EVs must be computed again.
+/* Leave an EV that is slow, for a time in proportion to how much slower it is, which doubles each time that it is slow again
+ * soon: TCP waits for what arrives so late, and takes it for lost. The tick returns it. Returns 1 if the usable EVs must
+ * be computed again.
  */
-static __always_inline int leave_slow_ev(__u32 host_id, __u32 number, __u64 now)
+static __always_inline int leave_slow_ev(const struct judging *j, __u32 number)
 {
-	__u32 index = ev_index(host_id, number);
+	__u32 index = ev_index(j->host_id, number), hold_ms;
 	struct mrc_path_stats *stats = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
 
@@ -97,13 +99,15 @@ static __always_inline int leave_slow_ev(__u32 host_id, __u32 number, __u64 now)
 	if (!is_slow(ev)) {
 		if (ev->state == MRC_EV_SKIP) /* by congestion */
 			ev->skip_reason = MRC_REASON_SLOW;
-		else if (!transit(host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_SLOW))
+		else if (!transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_SLOW))
 			return 0;
-		ev->flaps = flaps_after(ev, now);
+		stats->backoff = aged(j->now, ev->state_since_ns, settings.hold_down_max_ms * NS_PER_MS) ?
+					 0 :
+					 lesser(stats->backoff + 1, SLOW_DOUBLINGS);
 	}
-	stats->probe_after_ns = now + hold_down_ns(ev->flaps, SLOW_HOLD * (__u64)stats->extra_delay_ns / NS_PER_MS,
-						   settings.hold_down_max_ms);
-	set_deadline(host_id, number);
+	hold_ms = SLOW_HOLD * excess(stats->extra_delay_ns, j->reports) / NS_PER_MS;
+	stats->probe_after_ns = j->now + hold_down_ns(stats->backoff + 1, hold_ms, settings.hold_down_max_ms);
+	set_deadline(j->host_id, number);
 	return 1;
 }
 
@@ -113,7 +117,7 @@ static __always_inline enum mrc_drop apply_to_ev(const struct control *c, struct
 	__u32 index = ev_index(j->host_id, number), seq = bpf_ntohl(c->probe.seq);
 	struct mrc_path_stats *stats = path_stats_at(index);
 	struct mrc_ev *ev = ev_at(index);
-	__u64 rtt = j->now - j->requested_ns, delay;
+	__u64 rtt = j->now - j->requested_ns, delay, before_ns;
 
 	if (!ev || !stats || !ev->configured)
 		return MRC_DROP_BAD_EV;
@@ -123,7 +127,7 @@ static __always_inline enum mrc_drop apply_to_ev(const struct control *c, struct
 		return MRC_DROP_NONE; /* overtaken: replies return on different EVs */
 	stats->reply_seq = seq;
 	stats->replies++;
-	if (stats->backoff > 1) { /* nothing had arrived on the EV: from now on it gets probes as often as any failed EV */
+	if (stats->backoff > 1 && (stats->lag_ns || !is_in_use(ev))) { /* nothing had arrived on the EV: from now on it gets probes as often as any failed EV */
 		stats->backoff = 0;
 		stats->probe_after_ns = 0;
 		serve_soon(j->host_id);
@@ -134,11 +138,12 @@ static __always_inline enum mrc_drop apply_to_ev(const struct control *c, struct
 	j->delayed = settings.skip_delay_us && delay > settings.skip_delay_us * NS_PER_US &&
 		     rtt > 2 * j->reports->rtt_ns;
 	note_rtt(j->reports, stats, rtt, ev->plane);
+	before_ns = stats->extra_delay_ns;
 	/* A new minimum is no measurement: it may be the first reply after DELAY_MEMORY_NS. */
 	if (j->reports->min_delay_ns != j->now)
 		note_extra_delay(j->reports, ev, stats, j->host_id, delay, j->requested_ns);
 	j->slow = j->delayed && excess(delay, j->reports) > SLOW_DELAYS * settings.skip_delay_us * NS_PER_US &&
-		  excess(stats->extra_delay_ns, j->reports) > SLOW_DELAYS * settings.skip_delay_us * NS_PER_US;
+		  excess(before_ns, j->reports) > SLOW_DELAYS * settings.skip_delay_us * NS_PER_US;
 	return MRC_DROP_NONE;
 }
 
@@ -294,7 +299,7 @@ static __always_inline enum mrc_drop apply_reply(struct __sk_buff *skb, struct m
 		__sync_lock_test_and_set(&j.reports->busy, 0);
 	}
 	if (j.slow)
-		j.changed |= leave_slow_ev(host_id, number, j.now);
+		j.changed |= leave_slow_ev(&j, number);
 	else if (j.delayed)
 		transit(host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_CONGESTED);
 	if (j.changed)

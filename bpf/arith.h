@@ -240,12 +240,15 @@ static inline __u32 smoothed_pace(__u32 pace_ns, __u32 packets, __u64 ns)
 }
 
 /* Return the time per packet that a plane is known to need: `pace_ns`, if it had a queue all the time; otherwise it could
- * carry more than it was given. Then the knowledge fades: a plane that was too slow to be used is tried again, the later,
- * the slower it was compared with the quickest.
+ * carry more than it was given. Then the knowledge fades over `periods` of measurement, by halves in three seconds, and
+ * sooner where it is near that of the quickest: a plane that was too slow to be used is tried again, the later, the slower
+ * it was.
  */
-static inline __u32 next_slow_ns(__u32 slow_ns, __u32 pace_ns, __u32 has_queue, __u32 quickest_ns)
+static inline __u32 next_slow_ns(__u32 slow_ns, __u32 pace_ns, __u32 has_queue, __u32 quickest_ns, __u32 periods)
 {
-	return has_queue ? pace_ns : slow_ns - (__u32)lesser(slow_ns, quickest_ns / SLOW_PERIODS);
+	__u64 less = ((__u64)quickest_ns / SLOW_PERIODS + slow_ns / (8 * SLOW_PERIODS) + 1) * periods;
+
+	return has_queue ? pace_ns : slow_ns - (__u32)lesser(slow_ns, less);
 }
 
 /* Return a plane's smoothed CE marks per 256 packets (1/4), after `marked` of `packets` had a mark. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Balances planes of unequal rate or delay, where they are the bottleneck.
  *
- * A packet takes, in turn, one of the planes on which it begins to arrive before it would have arrived on the fastest.
+ * A burst takes, in turn, one of the planes on which it will have arrived before the next could on the quickest.
  * The time of arrival follows from two figures of each plane: its packets in flight, from the peer's reports, and its
  * time per packet (J. Little, 1961). Only queueing delay counts; base delay is subtracted. So a slow plane
  * carries what it can, and the others carry the rest. Without queues, the planes take turns. A plane whose base delay
@@ -19,6 +19,7 @@
 #define PACE_PERIODS_MAX 8 /* periods: after so many without a report the measurement begins anew */
 /* The skew is the maximum of this period and the one before, so old skew is forgotten. */
 #define SKEW_PERIOD_NS 100000000
+#define FADE_PERIODS_MAX 1024 /* periods without reports that count when a slow plane is forgotten */
 #define MARKING_DIFFERENCE 16 /* CE marks per 256 packets: with less difference all planes take turns */
 #define PAUSE_INTERVAL_NS 1000000000ULL /* least time between two pauses of a plane: they cost throughput */
 #define BASE_DELAY_SPREAD_NS 10000000 /* beyond this excess of base delay a plane carries nothing: see above */
@@ -52,17 +53,19 @@ static __always_inline __u32 distant_planes(const struct mrc_pace *p, __u32 coun
  */
 __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 {
+	const struct mrc_peer *peer = peer_at(host_id);
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = now_ns();
 	__u64 slowest = 0, quickest = ~0u, pace_ns;
 	__u32 paused = 0, planes = settings.planes, i, n;
 
-	if (!p)
+	if (!p || !peer)
 		return plane_mask;
 	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++)
 		paused |= !aged(now, p->paused_until_ns[i], 0) << i;
 	plane_mask &= ~distant_planes(p, planes, plane_mask);
-	plane_mask = plane_mask & ~paused ?: plane_mask;
+	/* A pause must not send all to planes that are too slow. */
+	plane_mask = plane_mask & ~paused & ~peer->slow_planes ? plane_mask & ~paused : plane_mask;
 	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++) {
 		slowest += p->pace_ns[i] - lesser(slowest, p->pace_ns[i]);
 		quickest = lesser((__u32)(p->pace_ns[i] - 1), quickest); /* a plane without a measured rate is none */
@@ -114,7 +117,9 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 		/* Otherwise there was a pause, or the peer's clock changed. */
 		if (past < PACE_PERIODS_MAX * PACE_PERIOD_NS)
 			p->pace_ns[i] = smoothed_pace(p->pace_ns[i], arrived - p->paced[i], past);
-		p->slow_ns[i] = next_slow_ns(p->slow_ns[i], p->pace_ns[i], queues & p->queues & 1u << i, quickest);
+		p->slow_ns[i] = next_slow_ns(p->slow_ns[i], p->pace_ns[i], queues & p->queues & 1u << i, quickest,
+					     past / PACE_PERIOD_NS < FADE_PERIODS_MAX ? past / PACE_PERIOD_NS :
+											FADE_PERIODS_MAX);
 		p->marking[i] = smoothed_marking(p->marking[i], p->marked[i], arrived - p->paced[i]);
 		p->marked[i] = 0;
 		p->paced[i] = arrived;
@@ -129,12 +134,11 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 static __always_inline void note_unequal_planes(struct mrc_peer *peer, const struct mrc_pace *p, __u32 most_ns)
 {
 	__u64 slowest = 0, quickest = NEVER_NS, most_marked = 0, least_marked = NEVER_NS, unused;
-	__u32 usable_planes = peer->usable_planes, slow = 0, i;
+	__u32 usable_planes = peer->usable_planes, slow = 0, slow_ns, i;
 	__u8 queued;
 
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
 		unused = ~usable_planes >> i & 1;
-		slowest += p->slow_ns[i] - lesser(slowest, p->slow_ns[i]);
 		/* A plane without a measured rate is not the quickest. */
 		quickest = lesser((__u64)p->pace_ns[i] | (unused | (less_mask(p->pace_ns[i], 1) & 1)) << 61, quickest);
 		most_marked += p->marking[i] - lesser(most_marked, p->marking[i]);
@@ -143,6 +147,10 @@ static __always_inline void note_unequal_planes(struct mrc_peer *peer, const str
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
 		slow |= (2 * quickest - p->slow_ns[i]) >> 63 << i;
 	slow &= usable_planes;
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
+		slow_ns = p->slow_ns[i] & -(slow >> i & 1);
+		slowest += slow_ns - lesser(slowest, slow_ns);
+	}
 	if (peer->slow_planes != slow) /* conditional, because every packet reads these cache lines */
 		peer->slow_planes = slow;
 	if (peer->slow_ns != slowest)

@@ -81,19 +81,14 @@ static __always_inline void clear_deadline(struct mrc_watch *watch, __u32 number
 	__sync_fetch_and_and(&watch->deadlines[(number / 64) & (MRC_EV_WORDS - 1)], ~(1ULL << (number % 64)));
 }
 
-static __always_inline int is_in_use(const struct mrc_ev *ev)
-{
-	return ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP;
-}
-
 /* Return 1 if an answer can come back on the EV: neither end is detached, the peer answers, and the plane has links. */
 static __always_inline int can_answer(const struct tick *t, const struct mrc_ev *ev)
 {
 	return !t->detached && !t->watch->silent && t->clock->linked & (1u << (ev->plane & 31));
 }
 
-/* Serve an EV in use: return it if it was slow, raise its weight, or probe it while it lags, less and less often. Clears the deadline when the EV
- * neither lags nor ramps up.
+/* Serve an EV in use: return it if it was slow, raise its weight, or probe it while it lags, less and less often. Clears
+ * the deadline when the EV neither lags nor ramps up.
  */
 static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
@@ -104,6 +99,7 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 		}
 		ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
 		ev->state_since_ns = t->clock->now_ns;
+		ev->skip_reason = MRC_REASON_CONGESTED; /* the next time it may be that, and not slow */
 		t->changed |= transit(t->sweep.request.host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_SLOW);
 	}
 	if (ev->weight < MRC_WEIGHT_FULL) {

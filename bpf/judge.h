@@ -88,7 +88,7 @@ static __always_inline void suspect(struct judging *j, struct mrc_ev *ev, struct
 		j->changed |= transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_LAGGING);
 	} else if (state != MRC_EV_SKIP) {
 		return;
-	} else if (ev->skip_reason != MRC_REASON_LAGGING) {
+	} else if (ev->skip_reason != MRC_REASON_LAGGING && !is_slow(ev)) {
 		ev->skip_reason = MRC_REASON_LAGGING; /* it was SKIP by congestion */
 		j->changed = 1;
 	}
@@ -127,7 +127,7 @@ static __always_inline void note_ce(struct judging *j, struct mrc_ev *ev, struct
 static __always_inline void clear_lag(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
 	stats->lag_ns = 0;
-	if (ev->state == MRC_EV_SKIP)
+	if (ev->state == MRC_EV_SKIP && !is_slow(ev)) /* the tick returns a slow one */
 		j->changed |= transit(j->host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_LAGGING);
 }
 

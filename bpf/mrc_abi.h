@@ -128,7 +128,7 @@ struct mrc_peer {
 	__u32 plane_mask; /* programs: port status of the peer; daemon: all ones at first */
 	__u32 status; /* programs: MRC_STATUS_* of the peer */
 	__u64 usable[MRC_EV_WORDS]; /* programs: a bit per EV */
-	__u32 queued; /* programs: 1 = some plane has a queue, so each packet reads mrc_pace */
+	__u32 queued; /* programs: 1 = planes are unequal (queues, slow, marked), so each packet reads mrc_pace */
 	__u32 plane_skew_ns; /* programs: largest recent delay difference between planes; see mrc_pace.epoch */
 	__u32 floor; /* daemon: ev_min_active: while fewer EVs are good, others are usable too (states.h) */
 	__u32 busy; /* programs: 1 = a CPU writes `usable` */

@@ -126,6 +126,11 @@ enum rank {
 	RANK_NEVER, /* denied, no such path, or no link */
 };
 
+static __always_inline int is_in_use(const struct mrc_ev *ev)
+{
+	return ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP;
+}
+
 /* Return 1 if an EV is left for a while because it is slow (apply_reply.h). */
 static __always_inline int is_slow(const struct mrc_ev *ev)
 {

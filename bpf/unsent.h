@@ -211,10 +211,11 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u6
 
 	if (!dev)
 		return;
-	if (!is_queue_drop(reason) && !(IS_REASON(reason, SKB_DROP_REASON_NOT_SPECIFIED) &&
-					is_freed_by_qdisc(dev, skb->queue_mapping, caller)))
+	if (!is_queue_drop(reason) && !IS_REASON(reason, SKB_DROP_REASON_NOT_SPECIFIED))
 		return;
 	if (read_unsent(skb->data, skb->len - skb->data_len, &mrc))
+		return;
+	if (!is_queue_drop(reason) && !is_freed_by_qdisc(dev, skb->queue_mapping, caller)) /* last: it costs most */
 		return;
 	if (mrc.type != MRC_DATA) {
 		note_unsent_link_probe(dev, &mrc);

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 _SYS_NET = Path("/sys/class/net")
 _SHAPERS = ("tbf", "htb", "hfsc", "cake", "netem")  # qdiscs that hold packets back for a rate or a time
@@ -50,7 +51,7 @@ def _rate(name: str, sys_net: Path) -> NicRate:
         index = socket.if_nametoindex(name)
         with IPRoute() as ipr:
             shaper, shaped = _shaper(ipr.get_qdiscs(index))
-    except OSError:
+    except (OSError, NetlinkError):  # the interface was deleted meanwhile
         return NicRate()
     try:
         mbits = int((sys_net / name / "speed").read_text(encoding="ascii"))

@@ -27,7 +27,7 @@ u32 bucket_of(u64)
 u32 grown16(u16 u16)
 u32 dst_slot(const_u32*)
 u32 in_pace(const_u64* const_u64* u32 u32)
-u32 next_slow_ns(u32 u32 u32 u32)
+u32 next_slow_ns(u32 u32 u32 u32 u32)
 u32 smoothed_marking(u32 u32 u32)
 u32 unmarked_planes(const_u8* u32 u32 u32)
 u32 smoothed_pace(u32 u32 u64)
@@ -268,10 +268,21 @@ def test_a_plane_keeps_pace_if_a_burst_ends_before_the_next_one_of_the_quickest(
 
 
 def test_only_a_queue_shows_that_a_plane_is_slow(arith: ctypes.CDLL) -> None:
-    assert arith.next_slow_ns(0, 5000, 1, 1000) == 5000
-    assert arith.next_slow_ns(0, 5000, 0, 1000) == 0
-    assert arith.next_slow_ns(64_000, 50_000, 0, 6400) == 63_900
-    assert arith.next_slow_ns(50, 50_000, 0, 6400) == 0
+    assert arith.next_slow_ns(0, 5000, 1, 1000, 1) == 5000
+    assert arith.next_slow_ns(0, 5000, 0, 1000, 1) == 0
+    assert arith.next_slow_ns(64_000, 50_000, 0, 6400, 1) == 64_000 - 100 - 125 - 1
+    assert arith.next_slow_ns(64_000, 50_000, 0, 6400, 10) == 64_000 - 2260
+    assert arith.next_slow_ns(50, 50_000, 0, 6400, 1) == 0
+    assert arith.next_slow_ns(2**32 - 1, 0, 0, 2**32 - 1, 1024) == 0
+
+
+@pytest.mark.parametrize("slow_ns", [4_000_000, 10_000_000])
+def test_a_plane_is_tried_again_within_a_minute(arith: ctypes.CDLL, slow_ns: int) -> None:
+    """What a slow flow has told of it would else keep it out of a fast one. A period has 8 ms."""
+    quickest_ns = 10
+    for _ in range(60_000 // 8):
+        slow_ns = arith.next_slow_ns(slow_ns, 0, 0, quickest_ns, 1)
+    assert slow_ns < 2 * quickest_ns
 
 
 def test_paces_are_smoothed_without_idle_times(arith: ctypes.CDLL) -> None:

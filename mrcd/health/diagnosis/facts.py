@@ -132,8 +132,8 @@ class Facts(Snapshot):
         return why_slower(self.nic_rates, plane)
 
     def slow_bits_per_s(self, plane: int) -> float | None:
-        """Returns at what rate a slow plane has carried packets to the first peer to which it is slow."""
-        is_slow = self.peers["slow_planes"] >> plane & 1 != 0
+        """Returns at what rate a plane has carried packets to the first peer to which only it is slow; None if none."""
+        is_slow = self.peers["slow_planes"] == 1 << plane
         if not is_slow.any():
             return None
         row, columns = int(is_slow.argmax()), self.columns(plane)

@@ -108,7 +108,8 @@ def _place(cause: Cause) -> tuple[str | None, int | None]:
 
 
 def _marks(s: Snapshot) -> tuple[Any, ...]:
-    """Returns what changes with every fact of a diagnosis, except for delays and the age of new EVs.
+    """Returns what changes with every fact of a diagnosis, except for delays, the age of new EVs, and EVs left as
+    slow.
 
     The epoch changes with each plan that is put in force.
     """
