@@ -127,7 +127,8 @@ static __always_inline enum mrc_drop apply_to_ev(const struct control *c, struct
 		return MRC_DROP_NONE; /* overtaken: replies return on different EVs */
 	stats->reply_seq = seq;
 	stats->replies++;
-	if (stats->backoff > 1 && (stats->lag_ns || !is_in_use(ev))) { /* nothing had arrived on the EV: from now on it gets probes as often as any failed EV */
+	/* Nothing had arrived on the EV: from now on it gets probes as often as any other. */
+	if (stats->backoff > 1 && (stats->lag_ns || !is_in_use(ev))) {
 		stats->backoff = 0;
 		stats->probe_after_ns = 0;
 		serve_soon(j->host_id);

@@ -16,7 +16,7 @@ _MUCH = 2  # times slower than another NIC
 
 
 class NicRate(NamedTuple):
-    """What bounds the rate of a NIC, in bits per second; None: not known, or not bounded."""
+    """The bounds of a NIC's rate, in bits per second; None: not known, or not bounded."""
 
     link: int | None = None
     shaper: str = ""  # the kind of a qdisc that shapes

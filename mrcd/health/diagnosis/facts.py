@@ -124,7 +124,7 @@ class Facts(Snapshot):
 
     @cached_property
     def nic_rates(self) -> list[NicRate]:
-        """What bounds the rates of this host's NICs."""
+        """The bounds of the rates of this host's NICs, by plane."""
         return self._read_nics(self.plan.interfaces)
 
     def why_slower(self, plane: int) -> str:

@@ -126,7 +126,7 @@ class Mix(TwoEnds):
 
 
 class Counts:
-    """What the programs of both hosts have counted since it was made."""
+    """The counts of the programs of both hosts since this object was made."""
 
     def __init__(self, both: list[Tables]) -> None:
         self._tables = both
@@ -164,7 +164,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case did."""
+    """The result of a case."""
 
     lagged: int  # EVs that have lagged, and were left or got a probe burst
     left: int  # changes to ASSUMED_BAD
