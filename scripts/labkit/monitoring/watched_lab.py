@@ -63,6 +63,12 @@ class WatchedLab:
         """Returns the alerts that have fired, but for the first ones."""
         return {self.name(notice.labels): notice for notice in self.alertmanager.inbox.fired[first:]}
 
+    def unanswered(self) -> set[str]:
+        """Returns the alerts MrcdDown of daemons that run, but have let Prometheus wait lately: of a busy machine."""
+        found = self.prometheus.query('min_over_time(up{job="mrcd"}[10m]) == 0')
+        hosts = {self.prometheus.host(labels["instance"]) for labels, _ in found}
+        return {f"MrcdDown warning instance={host}" for host in hosts if self.lab.daemon_pid(host)}
+
 
 def _shortened(text: str, pace: Pace) -> str:
     """Returns rules with a shorter `for` of each alert, and with shorter ranges of the queries. Pure."""
