@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from siphash24 import siphash24
 
 from mrcd.kernel.abi import BALLAST
-from tests.packet.model import (
+from tests.packet.model_host import (
     COUNT,
     DATA,
     ETH_IPV6,

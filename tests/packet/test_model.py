@@ -22,7 +22,7 @@ from mrcd.kernel import libbpf
 from mrcd.kernel.enums import AuthMode, Drop
 from tests.packet import model
 from tests.packet.clock import now
-from tests.packet.model import ETHERNET, IPV6, MS, NOW, Host, Outcome, Plane
+from tests.packet.model_host import ETHERNET, IPV6, MS, NOW, Host, Outcome, Plane
 from tests.packet.model_packets import GENERATION, Packet, Situation, encoded, packet, situation
 from tests.packet.packets import EVS, H0, H1, H2, H5, PLANES
 from tests.packet.rig import Bench, Hook, Setup

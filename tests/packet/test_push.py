@@ -16,7 +16,7 @@ from scapy.packet import Packet, Raw
 from labkit.traffic.wire import MRC
 from mrcd.kernel.enums import EvState
 from tests.packet.clock import now, running
-from tests.packet.model import pair_offset
+from tests.packet.model_host import pair_offset
 from tests.packet.packets import (
     ETHERNET,
     EVS,

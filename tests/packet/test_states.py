@@ -14,7 +14,7 @@ import pytest
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState, Histogram, Reason
 from tests.packet.clock import MS, now
-from tests.packet.model import pair_offset
+from tests.packet.model_host import pair_offset
 from tests.packet.packets import EVS, H0, H2, H5, PLANES, SLOTS
 from tests.packet.reports import EVERY, LOSSES, Reporter, events, others
 from tests.packet.rig import Bench, Setup
