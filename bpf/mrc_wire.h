@@ -8,7 +8,10 @@
 
 #include <linux/types.h>
 
-#define MRC_WIRE_VERSION 2 /* mrc_hdr.version */
+/* mrc_hdr.version. In every version struct mrc_hdr, struct mrc_probe of a request, and their tag are as here, so that hosts
+ * of different versions know each other.
+ */
+#define MRC_WIRE_VERSION 2
 
 #define MRC_MAX_PLANES 8 /* bits of mrc_probe.plane_mask in use */
 #define MRC_MAX_SEGMENTS 6 /* uSID carriers or SIDs in the destination address and a reduced SRH together */

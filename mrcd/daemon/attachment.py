@@ -3,14 +3,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 
 from mrcd.daemon.daemon import Daemon
+from mrcd.daemon.quiet import arrived, wait_quiet
 from mrcd.errors import MrcdError, UsageError
 from mrcd.kernel import abi
-from mrcd.kernel.pinned import Tables
 
-QUIET_MS, QUIET_TRIES = 200, 15  # `detach` waits this long for the peers to stop spraying
 ANNOUNCED_S = 2.0  # and this long until probes have told all peers
 
 
@@ -33,7 +31,7 @@ async def detach(daemon: Daemon, force: bool) -> str:
         async with daemon.netlink_lock:
             await daemon.write_routes()  # before mrc_push is detached: if this fails, the command can be repeated
             daemon.attach_programs()  # all but mrc_push
-        quiet = await wait_quiet(daemon.tables, daemon.monitor.announce) if force else True
+        quiet = await wait_quiet(lambda: arrived(daemon.tables), daemon.monitor.announce) if force else True
         if force:
             daemon.programs.remove(daemon.dataplane, daemon.nics)
         daemon.save_running()
@@ -54,19 +52,6 @@ async def _announced(daemon: Daemon) -> None:
         if not (watches["announce"].astype(bool) & (watches["silent"] == 0)).any():
             return
         await asyncio.sleep(0.01)
-
-
-async def wait_quiet(tables: Tables, announce: Callable[[], object]) -> bool:
-    """Announce the status until no sprayed packet arrives for QUIET_MS. Returns False if packets keep arriving."""
-    last = -1
-    for _ in range(QUIET_TRIES):
-        announce()
-        await asyncio.sleep(QUIET_MS / 1000)
-        count = int(tables.rxs["packets"].sum())
-        if count == last:
-            return True
-        last = count
-    return False
 
 
 async def attach(daemon: Daemon) -> str:

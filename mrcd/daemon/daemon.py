@@ -20,7 +20,7 @@ from mrcd import heap
 from mrcd.auth import secrets_file
 from mrcd.auth.keyring import Keyring
 from mrcd.auth.secrets_file import Secret
-from mrcd.daemon import write_tables
+from mrcd.daemon import wire_change, write_tables
 from mrcd.daemon.attached_programs import AttachedPrograms
 from mrcd.daemon.netlink_watch import NetlinkWatch
 from mrcd.daemon.peer_routes import AT_ONCE, PeerRoutes
@@ -246,13 +246,18 @@ class Daemon:
         if self._goes_back(before, after) and before.dataplane.changed:
             for tables in self._both:  # until all NICs use the same again: see Dataplane.replacing_programs
                 tables.node["generation"] = 0
-        self.attach_programs()
+        if self.dataplane.other_wire and not self.detached:
+            parts = after.plan, after.dataplane, after.tables
+            await wire_change.replace_programs(*parts, self.write_routes, self.attach_programs)
+        else:
+            self.attach_programs()
         self._write_receiver(merging=True)
 
     async def _commit_tables(self, before: Setup | None, after: Setup) -> None:
         """Pin the tables in place of those before, and tell mrcctl and the peers."""
         if self._goes_back(before, after) and before.dataplane.is_committed:
             after.dataplane.repin_tables()
+        after.tables.node["wire"] = after.dataplane.wire
         after.dataplane.commit()
         self.monitor.announce()  # keys, mode, planes and status of this host may be others now
         self.save_running()

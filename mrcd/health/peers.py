@@ -33,6 +33,7 @@ class PeerWatch:
         self._heads = tables.peers.view(np.uint64).reshape(n, -1)[:, 1]  # plane_mask, and status in the upper half
         self._known_heads = np.full(n, _UNKNOWN_HEAD)
         self._known_heard = np.zeros(n, bool)  # whether each peer had been heard
+        self._known_wires = np.zeros(n, np.uint32)  # mrc_peer.other_wire
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
         self._is_routed = True  # no peer's usable EVs differed from those of its routes
         self._steady_ns = np.zeros(n, np.int64)  # time of the last change of a peer's usable EVs
@@ -44,6 +45,7 @@ class PeerWatch:
         heads, heard = before._known_heads, before._known_heard  # noqa: SLF001 - the same class
         known = [row for row in self.names.keys() - replaced_hosts if row < len(heads)]
         self._known_heads[known], self._known_heard[known] = heads[known], heard[known]
+        self._known_wires[known] = before._known_wires[known]  # noqa: SLF001 - the same class
         self.silent = before.silent & self.names.keys() - replaced_hosts
 
     @property
@@ -54,14 +56,14 @@ class PeerWatch:
     def can_spray(self, rows: NDArray[np.int64] | int) -> NDArray[np.bool_]:
         """Returns whether traffic to these peers may be sprayed.
 
-        Both data planes must be attached. The peer must have been heard, except with encapsulation ecmp, which has no
-        fallback routes.
+        Both data planes must be attached, and speak the same wire version. The peer must have been heard, except with
+        encapsulation ecmp, which has no fallback routes.
         """
         peers = self._tables.peers
         has_answered = peers["heard_ns"][rows] > 0
         peer_detached = (peers["status"][rows] & abi.STATUS_DETACHED) != 0
-        ecmp = self._config.encapsulation == "ecmp"
-        return np.asarray((has_answered | ecmp) & ~peer_detached & (not self.detached))
+        ecmp, same_wire = self._config.encapsulation == "ecmp", peers["other_wire"][rows] == 0
+        return np.asarray((has_answered | ecmp) & same_wire & ~peer_detached & (not self.detached))
 
     def usable_for_routes(self, row: int) -> NDArray[np.uint64]:
         """Returns a peer's usable EVs (mrc_peer.usable), and records that its routes are made of them now."""
@@ -72,8 +74,9 @@ class PeerWatch:
     def check(self, rows: NDArray[np.int64], now: int) -> None:
         """Checks the status, the usable EVs and the silence of these peers; `now` is CLOCK_MONOTONIC in ns."""
         self._note_statuses(rows)
+        self._note_versions(rows)
         self._note_usable(rows, now)
-        silent = self._tables.watches["silent"][rows] != 0
+        silent = (self._tables.watches["silent"][rows] != 0) & (self._known_wires[rows] == 0)
         if silent.any() or self.silent:
             self._note_silence(set(rows[silent].tolist()), set(rows[~silent].tolist()))
 
@@ -95,6 +98,16 @@ class PeerWatch:
             else:
                 up = [p for p in range(self._config.planes) if plane_mask & (1 << p)]
                 self._events.add("peer", peer=name, reason="port_status", evidence={"planes_up": up})
+            self._changed(row)
+
+    def _note_versions(self, rows: NDArray[np.int64]) -> None:
+        """Logs the peers that speak another wire version than this host, and those that no longer do."""
+        wires = self._tables.peers["other_wire"][rows]
+        for index in np.flatnonzero(wires != self._known_wires[rows]).tolist():
+            row, wire = int(rows[index]), int(wires[index])
+            before, self._known_wires[row] = int(self._known_wires[row]), wire
+            words = [f"version {version or self._tables.node['wire']}" for version in (before, wire)]
+            self._events.add("peer", peer=self.names[row], reason="wire_version", before=words[0], after=words[1])
             self._changed(row)
 
     def _note_usable(self, rows: NDArray[np.int64], now: int) -> None:

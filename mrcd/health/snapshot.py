@@ -74,6 +74,11 @@ class Snapshot:
         return np.asarray((self.heard_ns > 0) & (self.peers["status"] & STATUS_DETACHED != 0))
 
     @cached_property
+    def speaks_other(self) -> Bools:
+        """True for each peer that speaks another wire version than this host: traffic to it takes plain SRv6."""
+        return np.asarray(self.peers["other_wire"] != 0)
+
+    @cached_property
     def is_silent(self) -> Bools:
         """True for each peer that answers nothing: its EVs are no evidence of paths.
 

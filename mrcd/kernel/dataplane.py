@@ -31,6 +31,7 @@ from mrcd.kernel.settings import classes, settings, table_sizes
 log = logging.getLogger(__name__)
 
 _NO_EV = 0xFFFFFFFF
+_FIRST_WIRE = 2
 _DUMMY_PACKET = bytes(12) + b"\x86\xdd" + b"\x60" + bytes(127)  # of which programs that the daemon runs make theirs
 _PROGRAMS = (
     *("mrc_push", "mrc_probe", "mrc_timer", "mrc_pop", "mrc_pop_xdp", "mrc_unsent"),
@@ -61,6 +62,8 @@ class Dataplane(Links):
         self._ring: libbpf.Ring | None = None
         self.fresh = False  # the tables are new, and their counters start at zero
         self.replaced: Path | None = None  # directory of the tables that these replace
+        self.wire = 0  # wire version of the loaded programs
+        self.other_wire: Path | None = None  # directory of the tables of attached programs that speak another version
         ensure_bpffs(bpffs)
         self._links.mkdir(parents=True, exist_ok=True)
         self._lock = locked(self.pins.parent) if lock is None else os.dup(lock)
@@ -90,11 +93,15 @@ class Dataplane(Links):
         try:
             with btf.of_object(path) as types:
                 abi.check_version(types, path)
+                self.wire = btf.enumerators(types, "mrc_version")["MRC_VERSION_WIRE"]
         except MrcdError:
             self.close()
             raise
         maps = libbpf.maps_of(self._obj)
         _finish_commit(self.pins)
+        previous = _previous_node(self.pins)
+        if previous and self.attached() and _wire_of(previous) != self.wire:
+            self.other_wire = previous.parent
         peers = self._shape("mrc_peers")
         sizes = table_sizes(self.plan, peers.entries if peers else 0)
         rodata = next(m for name, m in maps.items() if name.endswith(".rodata"))
@@ -379,6 +386,12 @@ def _new_node(previous: Path | None) -> NDArray[np.void]:
             log.warning("%s: this host may have been detached; run `mrcctl attach` to attach it", e)
     node["generation"], node["epoch"] = _random_number(), _random_number()
     return node
+
+
+def _wire_of(node: Path) -> int:
+    """Returns the wire version of the programs that use a pinned mrc_node. Those before ABI 14 did not write it."""
+    previous = read_node(node)
+    return int(previous["wire"]) if "wire" in (previous.dtype.names or ()) else _FIRST_WIRE
 
 
 def _random_number() -> int:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests restarts, kills, upgrades and reloads under a UDP flow: no loss, no reordering.
+"""Tests restarts, kills, upgrades and reloads under a UDP flow: no loss, no reordering. And upgrades host by host.
 
 It is `scripts/bench lifecycle` with two turns of each instead of ten, at a fifth of its rate, which costs less CPU.
 """
 
 from collections.abc import Callable
 
-from labkit.bench import lifecycle
+from labkit.bench import lifecycle, versions
 from labkit.cluster.api import Lab
 from tests.lab.conftest import all_good, mrcctl, wait_until
 
@@ -28,3 +28,10 @@ def test_restarts_upgrades_and_reloads_lose_and_reorder_nothing(
     assert not any(p["lost_packets"] for p in mrcctl(healthy, "h0", "paths", "--peer", "h2"))
     wait_until("all EVs are GOOD", lambda: all_good(healthy))
     assert "far" not in {p["peer"] for p in mrcctl(healthy, "h0", "peers")}
+
+
+def test_hosts_of_another_wire_version_use_plain_srv6_and_their_upgrade_loses_nothing(healthy: Lab) -> None:
+    result = versions.run(healthy, rate=RATE, connections=20)
+    assert [f"{b['bound']}: {b['measured']}" for b in result.bounds if not b["met"]] == []
+    assert result.detail["socket_drops"] == 0
+    wait_until("all EVs are GOOD", lambda: all_good(healthy))

@@ -60,7 +60,7 @@ class Host(Arrays):
         self.evs["state"][self.evs["configured"] != 0] = EvState.GOOD
         self.evs["last_tx_ns"] = self.now
         self.peers["heard_ns"] = self.now
-        self.node["plane_mask"] = (1 << c.planes) - 1
+        self.node["plane_mask"], self.node["wire"] = (1 << c.planes) - 1, 2
         self.nic_links: dict[str, LinkState] = {}
         self.memory: Memory | None = None
         self.nic_rates = [NicRate()] * c.planes
@@ -120,6 +120,10 @@ class Host(Arrays):
         """Has all peers tell the fingerprint of this host's file, except that `rows` tell another."""
         self.peers["fingerprint"] = fingerprint(self.plan.config.cluster)
         return self.put("peers.fingerprint", list(rows), by)
+
+    def wire(self, *rows: int) -> "Host":
+        """Has these peers speak another wire version."""
+        return self.put("peers.other_wire", list(rows), 9)
 
     def refused(self, *reasons: Drop, unroutable: tuple[int, ...] = ()) -> "Host":
         """Has this host refuse packets for these reasons, or get some without a route on planes."""

@@ -258,6 +258,17 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
     "an older version tells no file": (lambda: Host().told(4, by=0), [], []),
     "a silent peer's file": (lambda: Host().told(4).silent(4), ["peer_down peer:h4!"], []),
     "the file of one never heard": (lambda: Host().told(4).put("peers.heard_ns", 4, 0), [], []),
+    # ---- hosts of other versions ----
+    "another version": (lambda: Host().wire(4).silent(4), ["config_differs peer:h4!"],
+                        ["h4 speaks wire version 9, h0 2: traffic between them takes the kernel's own routes"]),
+    "it detached first": (lambda: Host().wire(4).put("peers.status", 4, abi.STATUS_DETACHED),
+                          ["config_differs peer:h4!"], []),
+    "two other versions": (lambda: Host().wire(4, 5).silent(4, 5),
+                           ["config_differs peer:h4!", "config_differs peer:h5!"], ["(2 peers speak another one)"]),
+    "this host has another version": (lambda: Host().wire(*range(1, 8)).silent(*range(1, 8)),
+                                      ["config_differs host:h0!"], ["7 of 8 peers speak wire version 9, h0 2"]),
+    "a new version goes round": (lambda: Host(text(t0s=2, hosts=20)).wire(*range(1, 20)),
+                                 [f"config_differs peer:h{i}!" for i in range(1, 9)], []),
     # ---- refused packets ----
     "of peers that answer": (lambda: Host().refused(Drop.BAD_TAG, Drop.BAD_EV, Drop.WRONG_PLANE), [], []),
     "a key before a file": (

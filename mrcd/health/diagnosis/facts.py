@@ -90,6 +90,7 @@ class Facts(Snapshot):
         self._memory, mask, self._read_nics = memory, int(tables.node["plane_mask"]), read_nics
         self.host, self.t0, self.encapsulation = plan.host.name, plan.host.t0, plan.config.cluster.encapsulation
         self.is_host_detached = is_detached(tables.node)
+        self.wire = int(tables.node["wire"])
         self.names = [p.host.name for p in plan.peers]
         self.t0s = np.array([p.host.t0 for p in plan.peers], np.int64)
         self.refused: Mapping[Drop, int] = memory.refused if memory else {}

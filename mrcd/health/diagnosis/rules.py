@@ -25,7 +25,8 @@ _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.OK: 2}
 _ONE_PEER = Share(0, 0, 1, 1)
 _AGREED = " or ".join((", ".join((*AGREED, *FABRIC[:-1])), FABRIC[-1]))
 _LATER_NS = 1_000_000_000
-_NAMED_FILES = 8  # peers with another file: while a new one goes round, they are many
+_NAMED = 8  # peers with another file or version: while a new one goes round, they are many
+_PLAIN = "traffic between them takes the kernel's own routes"
 
 
 def diagnose(facts: Facts) -> list[Cause]:
@@ -99,14 +100,16 @@ def _is_bad(verdicts: Ints) -> Bools:
 
 def _peers(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
     """Yields a cause for each peer that is detached or answers nothing; one for all if none answers."""
-    for i in np.flatnonzero(facts.is_away).tolist():
+    yield from _versions(facts)
+    verdicts[facts.speaks_other] = Verdict.NOTHING
+    for i in np.flatnonzero(facts.is_away & ~facts.speaks_other).tolist():
         name = facts.names[i]
         sentence = f"{name} says that it is detached: traffic to it takes the kernel's own routes"
         do = f"on {name}: `mrcctl attach`"
         yield Cause(Kind.PEER_DETACHED, f"peer:{name}", sentence, do, Confidence.CERTAIN, _ONE_PEER)
     verdicts[facts.is_away] = Verdict.NOTHING
     own = sum(1 << p for p, plane in enumerate(facts.own_planes) if plane.is_usable)
-    is_linked = (facts.planes_up & own != 0) & ~facts.is_away
+    is_linked = (facts.planes_up & own != 0) & ~facts.is_away & ~facts.speaks_other
     is_down = facts.is_silent & is_linked
     rows, mismatch = np.flatnonzero(is_down), _mismatch(facts)
     works = bool(len(rows)) and _is_heard_later(facts, facts.is_away, is_down)
@@ -120,6 +123,22 @@ def _peers(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
             for i in rows.tolist():
                 yield _peer_down(facts, i, is_only=is_only)
     verdicts[facts.is_silent] = Verdict.NOTHING
+
+
+def _versions(facts: Facts) -> Iterator[Cause]:
+    """Yields the peers that speak another wire version than this host; this host, if most of them do."""
+    wires = facts.peers["other_wire"]
+    rows, kind, n = np.flatnonzero(facts.speaks_other), Kind.CONFIG_DIFFERS, len(facts.names)
+    do = "install the same version of mrcd on both: `mrcctl version`"
+    if 2 * len(rows) > max(2, n):
+        wire = np.bincount(wires[rows]).argmax()
+        sentence = f"{len(rows)} of {n} peers speak wire version {wire}, {facts.host} {facts.wire}: {_PLAIN}"
+        yield Cause(kind, f"host:{facts.host}", sentence, do, Confidence.CERTAIN, Share(0, 0, len(rows), n))
+        return
+    for i in rows[:_NAMED].tolist():
+        name, more = facts.names[i], f" ({len(rows)} peers speak another one)" if len(rows) > 1 else ""
+        sentence = f"{name} speaks wire version {wires[i]}, {facts.host} {facts.wire}{more}: {_PLAIN}"
+        yield Cause(kind, f"peer:{name}", sentence, do, Confidence.CERTAIN, _ONE_PEER)
 
 
 def _is_heard_later(facts: Facts, some: Bools, others: Bools) -> bool:
@@ -208,7 +227,7 @@ def _files(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
         return
     or_targets = (here,) * (others == alike)
     confidence = Confidence.AMBIGUOUS if or_targets else Confidence.CERTAIN
-    for i in rows[:_NAMED_FILES].tolist():
+    for i in rows[:_NAMED].tolist():
         name, more = facts.names[i], f" ({len(rows)} of {told} peers say so)" if len(rows) > 1 else ""
         sentence = f"{name} says that it has another cluster file{more}: {_AGREED} differ"
         yield Cause(

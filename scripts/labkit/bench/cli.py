@@ -14,7 +14,21 @@ import click
 from click.core import ParameterSource
 
 from labkit import entry, plot
-from labkit.bench import alone, auth, calm, cost, failover, job, lifecycle, localise, paper, scale, slow, throughput
+from labkit.bench import (
+    alone,
+    auth,
+    calm,
+    cost,
+    failover,
+    job,
+    lifecycle,
+    localise,
+    paper,
+    scale,
+    slow,
+    throughput,
+    versions,
+)
 from labkit.bench.frame import Bench, Options, Result, unmeasured
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -31,8 +45,8 @@ SCHEMA_VERSION = 2
 
 _ALL = (throughput.BENCH, cost.BENCH, throughput.PLANES, paper.BENCH, scale.BENCH)
 _MORE = (
-    job.BENCH, lifecycle.BENCH, calm.BENCH, failover.BENCH, slow.BENCH, alone.BENCH, auth.BENCH, auth.FLOOD,
-    localise.BENCH,
+    job.BENCH, lifecycle.BENCH, versions.BENCH, calm.BENCH, failover.BENCH, slow.BENCH, alone.BENCH, auth.BENCH,
+    auth.FLOOD, localise.BENCH,
 )  # fmt: skip
 BENCHES: dict[str, Bench] = {b.name: b for b in (*_ALL, *_MORE)}
 # Enough to try each bench. What is still longer says so in its own module.

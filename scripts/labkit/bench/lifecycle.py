@@ -34,21 +34,22 @@ RATE = 50_000  # packets per second
 BURST = 10  # packets per send
 HOSTS = (SOURCE, TARGET)
 PATIENCE_S = patience(20.0)
+_HOP_LIMIT = "#define MRC_HOP_LIMIT {}"  # it shows on the wire
 _POLL_S = 0.01
 
 
 @contextmanager
-def another_build() -> Iterator[Path]:
-    """A block with an object of other programs: they set a hop limit one lower, which shows on the wire."""
+def another_build(own: str = _HOP_LIMIT.format(64), other: str = _HOP_LIMIT.format(63)) -> Iterator[Path]:
+    """A block with an object of other programs: `other` stands in their bpf/mrc_wire.h instead of `own`."""
     with tempfile.TemporaryDirectory(prefix="mrcd-upgrade-") as name:
         root = Path(name)
         shutil.copytree(REPOSITORY / "bpf", root / "bpf")
         shutil.copy(REPOSITORY / "Makefile", root)
         header = root / "bpf/mrc_wire.h"
         text = header.read_text()
-        header.write_text(text.replace("#define MRC_HOP_LIMIT 64", "#define MRC_HOP_LIMIT 63"))
+        header.write_text(text.replace(own, other))
         if header.read_text() == text:
-            raise MachineError("bpf/mrc_wire.h defines no MRC_HOP_LIMIT of 64: another build would not differ")
+            raise MachineError(f"bpf/mrc_wire.h has no {own!r}: another build would not differ")
         argv = ["make", "-s", "-C", name, "build/mrc.bpf.o"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
@@ -137,7 +138,10 @@ def run(lab: Lab, times: int, rate: int = RATE, *, other: Path | None = None, **
     marks: list[int] = []
     seen: list[Seen] = []
     changed: list[frozenset[int]] = []
-    with nullcontext(other) if other else another_build() as build, evorder.watching(lab, SOURCE, TARGET) as order:
+    with (
+        nullcontext(other) if other else another_build() as build,
+        evorder.watching(lab, SOURCE, TARGET) as order,
+    ):
         operations = Operations(lab, build, dict(up))
         names = ["restart", "kill", "upgrade", "reload"]
         with Stream(lab, candidates.overlay(lab, 4), rate=rate, burst=BURST) as stream:
