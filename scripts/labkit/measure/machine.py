@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,8 +77,10 @@ def busy_cpus() -> Iterator[str]:
             child.terminate()  # it ends its own children
 
 
-def stall(seconds: float, meanwhile: Callable[[float], None]) -> int:
-    """Lets only interrupts run on any CPU for `seconds`. Returns the longest time in ns in which another process ran.
+def stall(seconds: float, meanwhile: Callable[[float], None], cpus: Collection[int] = ()) -> int:
+    """Lets only interrupts run on these CPUs, or on any, for `seconds`.
+
+    Returns the longest time in ns in which another process ran there.
 
     `seconds` should be below the share that real-time processes may take; beyond it the kernel runs other processes.
     `meanwhile(s)` is called until it is over. Raises MachineError without the right to real-time priority.
@@ -88,7 +90,7 @@ def stall(seconds: float, meanwhile: Callable[[float], None]) -> int:
     pipe = subprocess.PIPE
     hogs = [
         subprocess.Popen([sys.executable, "-I", "-c", _HOG, str(cpu), str(begin_ns), str(end_ns)], stdout=pipe)
-        for cpu in sorted(os.sched_getaffinity(0))
+        for cpu in sorted(cpus or os.sched_getaffinity(0))
     ]
     try:
         meanwhile(_START_S + seconds)
