@@ -111,11 +111,22 @@ class TwoEnds(Children):
 
 
 class Flow(TwoEnds):
-    """One TCP flow, from `with` to `finish`. `rate` is in bytes per second; 0 is as fast as TCP accepts."""
+    """One TCP flow, from `with` to `finish`.
 
-    def __init__(self, lab: Lab, ends: Ends, bin_ns: int = BIN_NS, protocol: Protocol = "tcp", rate: int = 0) -> None:
+    `rate` is in bytes per second; 0 is as fast as TCP accepts. `algorithm` is the congestion control; "": the host's.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        ends: Ends,
+        bin_ns: int = BIN_NS,
+        protocol: Protocol = "tcp",
+        rate: int = 0,
+        algorithm: str = "",
+    ) -> None:
         super().__init__(lab, ends, PROGRAM, protocol)
-        self._receiver, self._sender = (bin_ns,), (rate,)
+        self._receiver, self._sender = (bin_ns,), (rate, algorithm)
         self.bins: dict[int, int] = {}
         self.samples: list[Sample] = []
 

@@ -2,9 +2,9 @@
 """Sends or receives one TCP flow. A program of its own, run inside a host of the lab (flow.py starts it).
 
     tcpend.py PROTOCOL receive ADDRESS BIN_NS       discards the data, and prints the bytes per bin
-    tcpend.py PROTOCOL send ADDRESS PORT SOURCE [RATE]
-                                                    sends as fast as TCP accepts, or RATE bytes per second,
-                                                    until its stdin closes
+    tcpend.py PROTOCOL send ADDRESS PORT SOURCE RATE [ALGORITHM]
+                                                    sends RATE bytes per second, or as fast as TCP accepts (0), until
+                                                    its stdin closes; ALGORITHM is its congestion control
 
 PROTOCOL is tcp or mptcp. Both print one JSON object per line, times being CLOCK_MONOTONIC, which all hosts
 of the lab share.
@@ -108,13 +108,15 @@ def _answer(connection: socket.socket) -> None:
             time.sleep(MPTCP_ANSWER_S)
 
 
-def send(protocol: str, address: str, port: int, source: str, rate: int) -> None:
+def send(protocol: str, address: str, port: int, source: str, rate: int, algorithm: str) -> None:
     """Connects and sends. Prints `congestion_control` and `mss_bytes`; samples; at the end a last sample and `end`."""
     with stream(address, protocol) as s:
         if protocol == "mptcp":
             s.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, MPTCP_SEND)
         if rate:
             s.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
+        if algorithm:
+            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
         s.bind((source, 0))
         s.connect((address, port))
         algorithm = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
@@ -168,7 +170,8 @@ def main() -> None:
     if role == "receive":
         receive(protocol, address, int(rest[0]))
     else:
-        send(protocol, address, int(rest[0]), rest[1], int(rest[2]) if rest[2:] else 0)
+        port, source, rate, *algorithm = rest
+        send(protocol, address, int(port), source, int(rate), "".join(algorithm))
 
 
 if __name__ == "__main__":
