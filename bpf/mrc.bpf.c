@@ -94,7 +94,7 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_rotation *rotation;
 	struct mrc_peer *peer;
 	struct tcphdr tcp;
-	int ack, at_mrc0, carries;
+	int ack, at_mrc0;
 	__u32 segments, length, gap_us, entry, host_id, policy;
 	enum mrc_drop reason;
 
@@ -134,16 +134,15 @@ int mrc_push(struct __sk_buff *skb)
 	/* Large packets wait for twice the gap: a small packet from the peer may come, on which a request costs less.
 	 * So do ACKs, unless ACKs are all there is: a later ACK makes up for a lost one.
 	 */
-	carries = can_carry_probe(&inner);
 	ack = is_pure_ack(skb, &inner, &tcp);
 	if (!ack)
 		rotation->data = 1;
 	note_priority(skb, host_id);
 	gap_us = settings.probe_gap_us << (ack ? !rotation->data : !is_small(skb));
-	if (carries &&
+	if (can_carry_probe(&inner) &&
 	    (rotation->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS)))
 		keep_timer_packet(skb, self, request.now);
-	if (piggyback_probe(skb, self, peer, rotation, &request, gap_us, carries))
+	if (can_carry_probe(&inner) && piggyback_probe(skb, self, peer, rotation, &request, gap_us))
 		request.now = now_ns(); /* this packet is sent after the request */
 	if (ack && policy <= MRC_POLICY_SPRAY && should_duplicate(skb, &inner, &tcp, request.now))
 		send_clone(skb, self, CLONE_DUP_ACK, &request);

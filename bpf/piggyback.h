@@ -100,23 +100,11 @@ static __always_inline int is_dense(const struct mrc_rotation *rotation, __u64 n
 	       (!rotation->denied || !aged(now, requested_ns, rotation->unprobed * each_ns));
 }
 
-/* Have the next tick request the report that is due: no clone of this packet can carry the request. */
-static __always_inline void leave_request_to_tick(__u32 host_id)
-{
-	struct mrc_watch *watch = watch_at(host_id);
-	struct mrc_clock *clock = tick_clock();
-
-	if (!watch || watch->announce || !clock || *(volatile __s64 *)&clock->budget <= (__s64)budget_reserve())
-		return;
-	watch->announce = report_parts();
-	watch->due_ns = 0;
-}
-
 /* Piggyback a request on this packet, if one is due. The packet is not pushed yet, or already popped; mrc_probe makes
- * the request of a clone. Returns 1 if it did. `carries`: can_carry_probe() of the packet.
+ * the request of a clone. Returns 1 if it did.
  */
 static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct mrc_node *self, struct mrc_peer *peer,
-					   struct mrc_rotation *rotation, struct request *r, __u32 gap_us, int carries)
+					   struct mrc_rotation *rotation, struct request *r, __u32 gap_us)
 {
 	struct mrc_reports *reports = reports_at(r->host_id);
 	__u64 requested_ns;
@@ -124,12 +112,8 @@ static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct m
 	if (!reports || !self->probe_ifindex)
 		return 0;
 	requested_ns = *(volatile __u64 *)&reports->requested_ns;
-	if (!is_report_due(reports, rotation, r->now, requested_ns, gap_us))
+	if (!is_report_due(reports, rotation, r->now, requested_ns, gap_us) || !can_piggyback(skb))
 		return 0;
-	if (!carries || !can_piggyback(skb)) {
-		leave_request_to_tick(r->host_id);
-		return 0;
-	}
 	r->number = report_ev(r->host_id, linked_planes(self, peer));
 	if (r->number == NO_SLOT)
 		return 0;

@@ -132,7 +132,7 @@ static __always_inline void probe_on_arrival(struct __sk_buff *skb, const struct
 		return;
 	request.now = now_ns();
 	request.traffic_class = inner.traffic_class;
-	piggyback_probe(skb, self, a->peer, rotation, &request, settings.probe_gap_us, 1);
+	piggyback_probe(skb, self, a->peer, rotation, &request, settings.probe_gap_us);
 }
 
 /* Return 1 if the outer lengths agree. A whole burst is not checked: it can exceed 16 bits, and only segmentation

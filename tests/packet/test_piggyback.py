@@ -21,7 +21,7 @@ from mrcd.config.cluster_file import Encapsulation, Health
 from mrcd.kernel import abi, libbpf
 from tests.packet.clock import MS, advance, now
 from tests.packet.packets import ETHERNET, EVS, H0, H2, H5, PLANES, SLOTS, datagram, ip, popped
-from tests.packet.rig import NEVER, Bench, Setup
+from tests.packet.rig import Bench, Setup
 from tests.packet.wires import SECONDS, Frame, Gso, Priorities, Sender, Tap, needs_tcx, until
 
 pytestmark = pytest.mark.root
@@ -174,23 +174,11 @@ def test_a_request_is_made_of_a_packet(traffic: TrafficWithProbes, bench: Bench,
     ],
     ids=["options", "tunnel", "extension header"],
 )
-def test_packets_whose_checksum_is_outside_the_ballast_carry_no_request_but_have_the_tick_send_it(
-    traffic: TrafficWithProbes, bench: Bench, packet: Packet
+def test_packets_whose_checksum_is_outside_the_ballast_carry_no_request(
+    traffic: TrafficWithProbes, packet: Packet
 ) -> None:
-    watch = bench.tables.watches[H2]
-    bench.tables.watches["due_ns"], bench.tables.watches["swept_ns"] = NEVER, now()
-    clock = bench.tables.clock
-    clock["budget"] = 0  # other probes come first
     traffic.make_probe_due()
     traffic.sends_alone(packet)
-    assert (watch["announce"], watch["due_ns"]) == (0, NEVER)
-    clock["budget"] = 10**9
-    traffic.sends_alone(packet)
-    assert (watch["announce"], watch["due_ns"]) == (1, 0)
-    bench.dataplane.tick()
-    assert len(traffic.sent_packets()[1]) == 1
-    assert watch["announce"] == 0
-    traffic.make_probe_due()
     assert len(traffic.send(CARRIERS[0])[1]) == 1  # the next suitable packet carries the request
 
 
