@@ -19,8 +19,6 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 	if (is_unheard(peer, now) || status & (MRC_STATUS_DETACHED | MRC_STATUS_PLAIN))
 		peer->plain_ns = now;
 	peer->heard_ns = now;
-	if (peer->other_wire)
-		peer->other_wire = 0;
 	if (is_overtaken(sent, peer->plane_mask_ns))
 		return;
 	peer->plane_mask_ns = sent;
@@ -34,13 +32,6 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 		return;
 	peer->plane_mask = plane_mask;
 	refresh_usable(peer, host_id);
-}
-
-/* A peer speaks another wire version: the daemon routes its traffic by plain SRv6, and the peer does the same. */
-static __always_inline void learn_version(struct mrc_peer *peer, __u32 version)
-{
-	peer->plain_ns = now_ns();
-	peer->other_wire = version;
 }
 
 /* Return the EV for the reply: a usable EV of the same plane, another one for each probe, so that a failure on one

@@ -109,7 +109,7 @@ static __always_inline void handle_icmp(struct cursor *c, const struct ipv6hdr *
 	    (icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_PORT))
 		return;
 	mrc = quoted_header(c, &ip6);
-	if (!mrc || mrc->version != MRC_WIRE_VERSION || mrc->flags & MRC_FLAG_DIAGNOSTIC ||
+	if (!mrc || !is_right_version(mrc) || mrc->flags & MRC_FLAG_DIAGNOSTIC ||
 	    mrc->sender != bpf_htons(settings.host_id) ||
 	    !same_address(&ip6->saddr, plane->address))
 		return;

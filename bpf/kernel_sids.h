@@ -61,7 +61,7 @@ static __always_inline int may_use_kernel_sids(const struct mrc_peer *peer, __u6
 
 	return !self || self->status & MRC_STATUS_DETACHED ||
 	       peer->status & (MRC_STATUS_DETACHED | MRC_STATUS_PLAIN) || !aged(now, peer->plain_ns, REROUTE_NS) ||
-	       peer->other_wire || is_unheard(peer, now);
+	       is_unheard(peer, now);
 }
 
 /* Return 1 if a packet on a plane NIC is for one of the kernel's SIDs and must not reach it. `at`: where the IP header

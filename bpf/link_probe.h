@@ -32,7 +32,7 @@ static __always_inline struct mrc_link *link_at(__u32 number)
 /* Return 1 if a packet says that it is a link probe of this host. Its tag is not checked. */
 static __always_inline int is_link_probe(const struct mrc_hdr *mrc)
 {
-	return mrc->version == MRC_WIRE_VERSION && mrc->type == MRC_PROBE_REQUEST &&
+	return mrc->version == MRC_PROBE_VERSION && mrc->type == MRC_PROBE_REQUEST &&
 	       mrc->sender == bpf_htons(settings.host_id) && mrc->receiver == mrc->sender;
 }
 
@@ -54,7 +54,7 @@ static __always_inline int send_link_probe(const struct link_sweep *s, struct mr
 	if (!p.plane || !auth)
 		return 0;
 	__builtin_memcpy(path.dst, link->dst, sizeof(path.dst));
-	c.mrc.version = MRC_WIRE_VERSION;
+	c.mrc.version = MRC_PROBE_VERSION;
 	c.mrc.type = MRC_PROBE_REQUEST;
 	c.mrc.sender = bpf_htons(settings.host_id);
 	c.mrc.receiver = bpf_htons(settings.host_id);

@@ -12,7 +12,7 @@
 #include "mrc_events.h"
 #include "mrc_wire.h"
 
-#define MRC_ABI_VERSION 14 /* of the tables: it names the directory of the pins */
+#define MRC_ABI_VERSION 13 /* of the tables: it names the directory of the pins */
 
 enum mrc_version { /* the versions as BTF: the loader reads them from an object before it changes anything */
 	MRC_VERSION_ABI = MRC_ABI_VERSION,
@@ -145,7 +145,7 @@ struct mrc_peer {
 	__u32 fingerprint; /* programs: of the peer's cluster file, from its newest probe; 0 = not told */
 	__u32 slow_planes; /* programs: planes that are much slower than the quickest, as bits (balance.h) */
 	__u32 slow_ns; /* programs: time per packet of the slowest of these */
-	__u32 other_wire; /* programs: wire version of the peer, if this host does not speak it; else 0 (pop.h) */
+	__u32 reserved;
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of the peer's packets */
 };
@@ -300,6 +300,7 @@ _Static_assert(sizeof(struct mrc_link) == 72, "mrc_link has no padding");
 
 /* This host. One entry. */
 struct mrc_node {
+	/* In all ABI versions the first three fields are here: a start reads and changes them in other versions' tables. */
 	/* Daemon: random per set of tables; 0 = programs are still being attached, answer no probes. */
 	__u32 generation;
 	__u32 plane_mask; /* daemon: planes with carrier and a resolved first hop */
@@ -313,8 +314,7 @@ struct mrc_node {
 	__u8 overlay_eth[12]; /* daemon: mrc0's address and its peer's, in the order of an Ethernet header */
 	__u64 ticked_ns; /* programs: when the daemon last ran the tick */
 	__u32 idle_us; /* daemon: time between two sweeps of a peer */
-	__u16 idle_evs; /* daemon: EVs that such a sweep probes; 0 = all */
-	__u16 wire; /* daemon: wire version of the attached programs; 0 = no programs were attached yet */
+	__u32 idle_evs; /* daemon: EVs that such a sweep probes; 0 = all */
 };
 _Static_assert(sizeof(struct mrc_node) == 64, "mrc_node is one cache line");
 

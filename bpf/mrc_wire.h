@@ -8,10 +8,9 @@
 
 #include <linux/types.h>
 
-/* mrc_hdr.version. In every version struct mrc_hdr, struct mrc_probe of a request, and their tag are as here, so that hosts
- * of different versions know each other.
- */
+/* mrc_hdr.version of data, and of probes. Probes are the same in all versions: they say which data their sender takes. */
 #define MRC_WIRE_VERSION 2
+#define MRC_PROBE_VERSION 2
 
 #define MRC_MAX_PLANES 8 /* bits of mrc_probe.plane_mask in use */
 #define MRC_MAX_SEGMENTS 6 /* uSID carriers or SIDs in the destination address and a reduced SRH together */
@@ -40,7 +39,7 @@ enum mrc_type {
 
 /* Follows the UDP header. It names the path, because every hop consumes a part of the uSID carrier. */
 struct mrc_hdr {
-	__u8 version; /* MRC_WIRE_VERSION */
+	__u8 version; /* MRC_WIRE_VERSION, or of probes MRC_PROBE_VERSION */
 	__u8 type; /* enum mrc_type */
 	__u8 flags; /* MRC_FLAG_*; a reply echoes them */
 	__u8 key_id; /* key of `auth`: mrc_auth.tx_id of the sender; 0 = not tagged */
@@ -60,6 +59,7 @@ _Static_assert(sizeof(struct mrc_hdr) == 32, "mrc_hdr is 32 bytes on the wire");
 #define MRC_STATUS_DETACHED 0x1 /* the host detaches its data plane: send to it by plain SRv6 */
 #define MRC_STATUS_PLAIN 0x2 /* probes only: the host sends to the receiver by plain SRv6 */
 #define MRC_STATUS_TAGS_ONLY 0x4 /* probes only: the host takes no packet without a tag from the receiver */
+#define MRC_STATUS_WIRE 8 /* bits 8 to 15: the host's MRC_WIRE_VERSION; 0 = 2, of hosts that do not tell it */
 
 /* Follows mrc_hdr in probe requests and replies. A request can include one for a report: the receiver's counts for
  * up to MRC_REPORT_EVS EVs of the requester. Then `counts` records of struct mrc_count follow, MRC_BALLAST bytes behind

@@ -114,6 +114,12 @@ static __always_inline int same_address(const void *a, const void *b)
 	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3];
 }
 
+/* Return 1 if a header has the version of its type. */
+static __always_inline int is_right_version(const struct mrc_hdr *mrc)
+{
+	return mrc->version == (mrc->type == MRC_DATA ? MRC_WIRE_VERSION : MRC_PROBE_VERSION);
+}
+
 /* Return 1 if an inner packet is UDP by its IP header; 0 if the header is truncated. */
 static __always_inline int is_udp(const void *inner, const void *end)
 {

@@ -49,7 +49,7 @@ static __always_inline __u32 arrival_plane(const struct ipv6hdr *ip6, __u32 ifin
 /* Return 1 for a reply to a diagnostic probe: the tool's packet socket has read it already. */
 static __always_inline int is_diagnostic_reply(const struct outer *o)
 {
-	return o->mrc->version == MRC_WIRE_VERSION && o->mrc->flags & MRC_FLAG_DIAGNOSTIC &&
+	return o->mrc->version == MRC_PROBE_VERSION && o->mrc->flags & MRC_FLAG_DIAGNOSTIC &&
 	       o->mrc->type == MRC_PROBE_REPLY;
 }
 
@@ -65,7 +65,7 @@ static __always_inline void request_clock(const struct mrc_peer *peer, __u32 hos
 /* Verify the MRC header, the outer source, and the tag of data, and fill in the arrival. Returns 0 or a drop reason. */
 static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 plane, struct arrival *a)
 {
-	if (o->mrc->version != MRC_WIRE_VERSION && o->mrc->type != MRC_PROBE_REQUEST) /* pop_control() learns from these */
+	if (!is_right_version(o->mrc))
 		return MRC_DROP_BAD_VERSION;
 	if (o->mrc->type < MRC_DATA || o->mrc->type > MRC_PROBE_REPLY)
 		return MRC_DROP_BAD_TYPE;
@@ -251,11 +251,6 @@ static __always_inline int pop_control(struct __sk_buff *skb, const struct outer
 	reason = check_request(scratch, a, &is_believed);
 	if (reason)
 		return drop_skb(reason);
-	if (c->mrc.version != MRC_WIRE_VERSION) {
-		if (is_believed)
-			learn_version(a->peer, c->mrc.version);
-		return drop_skb(MRC_DROP_BAD_VERSION);
-	}
 	if (is_believed)
 		learn_status(a->peer, a->host_id, c);
 	return answer_probe(skb, scratch, a->peer, a->host_id, a->ev, a->plane, class);

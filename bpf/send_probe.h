@@ -151,7 +151,7 @@ static __always_inline int fill_request(struct control *c, const struct mrc_node
 		return -1;
 	stats->probe_ns = r->now; /* before the count: a reader must not take the new count for old */
 	c->probe.seq = bpf_htonl(__sync_fetch_and_add(&ev->probe_seq, 1) + 1);
-	c->mrc.version = MRC_WIRE_VERSION;
+	c->mrc.version = MRC_PROBE_VERSION;
 	c->mrc.type = MRC_PROBE_REQUEST;
 	c->mrc.sender = bpf_htons(settings.host_id);
 	c->mrc.receiver = bpf_htons(r->host_id);

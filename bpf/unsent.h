@@ -181,7 +181,7 @@ static __always_inline int read_unsent(const unsigned char *data, __u32 length, 
 		at += 8 + srh.length * 8;
 	}
 	if (ip_proto != IPPROTO_UDP || length < at + sizeof(l4) || bpf_probe_read_kernel(&l4, sizeof(l4), data + at) ||
-	    l4.udp.dest != bpf_htons(settings.udp_port) || l4.mrc.version != MRC_WIRE_VERSION ||
+	    l4.udp.dest != bpf_htons(settings.udp_port) || !is_right_version(&l4.mrc) ||
 	    l4.mrc.sender != bpf_htons(settings.host_id) || (l4.mrc.type != MRC_DATA && !is_link_probe(&l4.mrc)))
 		return -1;
 	*mrc = l4.mrc;

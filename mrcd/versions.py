@@ -4,6 +4,6 @@
 They are separate from mrcd.kernel.abi so that mrcctl can read them without importing numpy.
 """
 
-ABI_VERSION = 14  # tables: MRC_ABI_VERSION in bpf/mrc_abi.h
+ABI_VERSION = 13  # tables: MRC_ABI_VERSION in bpf/mrc_abi.h
 WIRE_VERSION = 2  # packets: MRC_WIRE_VERSION in bpf/mrc_wire.h
 SCHEMA_VERSION = 2  # JSON documents: schema_version

@@ -158,7 +158,7 @@ int echo(struct __sk_buff *skb)
 	bpf_skb_pull_data(skb, sizeof(*p));
 	p = (void *)(long)skb->data;
 	if ((void *)(p + 1) > (void *)(long)skb->data_end || p->ip6.nexthdr != IPPROTO_UDP ||
-	    p->mrc.version != MRC_WIRE_VERSION)
+	    p->mrc.version != MRC_PROBE_VERSION)
 		return TC_ACT_UNSPEC;
 	count_arrival(p, skb->len);
 	host_id = bpf_ntohs(p->mrc.receiver);

@@ -5,7 +5,7 @@ import asyncio
 import time
 
 from mrcd.daemon.daemon import Daemon
-from mrcd.daemon.quiet import arrived, wait_quiet
+from mrcd.daemon.quiet import wait_quiet
 from mrcd.errors import MrcdError, UsageError
 from mrcd.kernel import abi
 
@@ -31,7 +31,7 @@ async def detach(daemon: Daemon, force: bool) -> str:
         async with daemon.netlink_lock:
             await daemon.write_routes()  # before mrc_push is detached: if this fails, the command can be repeated
             daemon.attach_programs()  # all but mrc_push
-        quiet = await wait_quiet(lambda: arrived(daemon.tables), daemon.monitor.announce) if force else True
+        quiet = await wait_quiet(daemon.tables, daemon.monitor.announce) if force else True
         if force:
             daemon.programs.remove(daemon.dataplane, daemon.nics)
         daemon.save_running()

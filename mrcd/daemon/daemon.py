@@ -246,18 +246,20 @@ class Daemon:
         if self._goes_back(before, after) and before.dataplane.changed:
             for tables in self._both:  # until all NICs use the same again: see Dataplane.replacing_programs
                 tables.node["generation"] = 0
-        if self.dataplane.other_wire and not self.detached:
-            parts = after.plan, after.dataplane, after.tables
-            await wire_change.replace_programs(*parts, self.write_routes, self.attach_programs)
+        other_wire, self.dataplane.other_wire = self.dataplane.other_wire, None
+        if other_wire and not self.detached:
+            parts = self.dataplane, self.tables, self.monitor.announce, self.write_routes
+            await wire_change.leave(other_wire, *parts)
         else:
-            self.attach_programs()
+            wire_change.tell_wire(self.tables, self.dataplane)
+        self.attach_programs()
+        wire_change.tell_wire(self.tables, self.dataplane)
         self._write_receiver(merging=True)
 
     async def _commit_tables(self, before: Setup | None, after: Setup) -> None:
         """Pin the tables in place of those before, and tell mrcctl and the peers."""
         if self._goes_back(before, after) and before.dataplane.is_committed:
             after.dataplane.repin_tables()
-        after.tables.node["wire"] = after.dataplane.wire
         after.dataplane.commit()
         self.monitor.announce()  # keys, mode, planes and status of this host may be others now
         self.save_running()

@@ -9,18 +9,13 @@ from mrcd.kernel.pinned import Tables
 QUIET_MS, QUIET_TRIES = 200, 15
 
 
-def arrived(tables: Tables) -> int:
-    """Returns how many sprayed packets have arrived."""
-    return int(tables.rxs["packets"].sum())
-
-
-async def wait_quiet(arrived: Callable[[], int], announce: Callable[[], object]) -> bool:
+async def wait_quiet(tables: Tables, announce: Callable[[], object]) -> bool:
     """Announce the status until no sprayed packet arrives for QUIET_MS. Returns False if packets keep arriving."""
     last = -1
     for _ in range(QUIET_TRIES):
         announce()
         await asyncio.sleep(QUIET_MS / 1000)
-        count = arrived()
+        count = int(tables.rxs["packets"].sum())
         if count == last:
             return True
         last = count

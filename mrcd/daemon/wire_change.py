@@ -1,42 +1,50 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Replaces programs that speak another wire version. Hosts of different versions send each other plain SRv6."""
+"""Leaves one wire version for another: hosts of different versions send each other plain SRv6."""
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
-from mrcd.daemon.quiet import wait_quiet
-from mrcd.fabric.topology import Plan
-from mrcd.health.probe_pace import pace
-from mrcd.kernel import abi
+from mrcd.daemon.quiet import QUIET_MS, QUIET_TRIES, wait_quiet
+from mrcd.errors import MrcdError
 from mrcd.kernel.dataplane import Dataplane
-from mrcd.kernel.migration import arrivals
-from mrcd.kernel.pinned import Tables, change_field
+from mrcd.kernel.pinned import CHANGING, Tables, change_field, with_wire
+
+log = logging.getLogger("mrcd")
 
 
-async def replace_programs(
-    plan: Plan,
+def tell_wire(tables: Tables, dataplane: Dataplane) -> None:
+    """Has probes tell the wire version of the loaded programs."""
+    tables.node["status"] = with_wire(int(tables.node["status"]), dataplane.wire)
+
+
+async def leave(
+    attached: Path,
     dataplane: Dataplane,
     tables: Tables,
+    announce: Callable[[], object],
     write_routes: Callable[[], Awaitable[None]],
-    attach: Callable[[], None],
 ) -> None:
-    """Attaches programs in place of those of dataplane.other_wire, so that no packet is lost.
+    """Has all traffic from and to this host take plain SRv6, before programs of another wire version are attached.
 
-    No host may spray to this one meanwhile, and this host may spray to none. The old programs tell their peers that
-    this host detaches; the new ones tell those that know of versions which one they speak.
+    The programs attached now, whose mrc_node is pinned at `attached`, tell the peers. Both kinds of programs understand
+    all probes, so nothing else changes.
     """
-    old, rows = dataplane.other_wire, [p.host.id for p in plan.peers]
-    if old is None:
-        raise ValueError("the attached programs speak the same wire version")
-    window = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer).window
-    change_field(old / "mrc_node", "status", lambda status: status | abi.STATUS_DETACHED)
-    tables.node["status"] = int(tables.node["status"]) | abi.STATUS_DETACHED  # of other tables, if these are new
+    log.info("the packets of this mrcd differ (wire version %d): all peers are told first", dataplane.wire)
+    change_field(attached, "status", lambda status: with_wire(status, CHANGING))
+    tables.node["status"] = with_wire(int(tables.node["status"]), CHANGING)
+
+    def tell() -> None:
+        announce()
+        dataplane.tick()
+
+    if attached.parent == dataplane.tables:
+        if not await wait_quiet(tables, tell):
+            log.warning("some peers still spray to this host, and what they send is lost until their mrcd runs")
+    else:  # traffic tells them: the tick would count in other tables than the attached programs
+        await asyncio.sleep(QUIET_MS * QUIET_TRIES / 1000)
     try:
-        await wait_quiet(lambda: arrivals(old), lambda: [dataplane.sweep(row, 0, window) for row in rows])
         await write_routes()
-        attach()  # all but mrc_push
-        tables.peers["heard_ns"] = 0  # a peer that was heard by the old programs may speak their version only
-    finally:
-        for pins in {old, dataplane.tables}:
-            change_field(pins / "mrc_node", "status", lambda status: status & ~abi.STATUS_DETACHED)
-    attach()
-    dataplane.other_wire = None
+    except MrcdError as e:
+        log.error("%s; trying again", e)

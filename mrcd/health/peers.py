@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 from mrcd.fabric.topology import Plan
 from mrcd.health.events import EventLog
 from mrcd.kernel import abi
-from mrcd.kernel.pinned import Tables, is_detached
+from mrcd.kernel.pinned import CHANGING, Tables, is_detached, wire_of
 
 GRACE_S = 3.0  # hosts of a cluster start together, so silence right after a start is not reported
 _UNKNOWN_HEAD = np.uint64(2**64 - 1)  # no status has been read yet
 _STEADY_NS = 2_000_000_000  # routes are changed when the usable EVs have not changed for this time
+
+
+def _words(wire: int) -> str:
+    return "changing" if wire == CHANGING else f"version {wire}"
 
 
 class PeerWatch:
@@ -33,7 +37,7 @@ class PeerWatch:
         self._heads = tables.peers.view(np.uint64).reshape(n, -1)[:, 1]  # plane_mask, and status in the upper half
         self._known_heads = np.full(n, _UNKNOWN_HEAD)
         self._known_heard = np.zeros(n, bool)  # whether each peer had been heard
-        self._known_wires = np.zeros(n, np.uint32)  # mrc_peer.other_wire
+        self._known_wires = self._wires(np.arange(n))
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
         self._is_routed = True  # no peer's usable EVs differed from those of its routes
         self._steady_ns = np.zeros(n, np.int64)  # time of the last change of a peer's usable EVs
@@ -62,8 +66,19 @@ class PeerWatch:
         peers = self._tables.peers
         has_answered = peers["heard_ns"][rows] > 0
         peer_detached = (peers["status"][rows] & abi.STATUS_DETACHED) != 0
-        ecmp, same_wire = self._config.encapsulation == "ecmp", peers["other_wire"][rows] == 0
-        return np.asarray((has_answered | ecmp) & same_wire & ~peer_detached & (not self.detached))
+        ecmp, speaks_same = self._config.encapsulation == "ecmp", self._wires(rows) == self._own_wire
+        if self._own_wire == CHANGING:
+            speaks_same = np.zeros_like(speaks_same)
+        return np.asarray((has_answered | ecmp) & speaks_same & ~peer_detached & (not self.detached))
+
+    @property
+    def _own_wire(self) -> int:
+        return int(wire_of(self._tables.node["status"]))
+
+    def _wires(self, rows: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Returns the wire versions of peers; this host's for those that were never heard."""
+        peers = self._tables.peers
+        return np.where(peers["heard_ns"][rows] > 0, wire_of(peers["status"][rows]), self._own_wire)
 
     def usable_for_routes(self, row: int) -> NDArray[np.uint64]:
         """Returns a peer's usable EVs (mrc_peer.usable), and records that its routes are made of them now."""
@@ -76,13 +91,13 @@ class PeerWatch:
         self._note_statuses(rows)
         self._note_versions(rows)
         self._note_usable(rows, now)
-        silent = (self._tables.watches["silent"][rows] != 0) & (self._known_wires[rows] == 0)
+        silent = self._tables.watches["silent"][rows] != 0
         if silent.any() or self.silent:
             self._note_silence(set(rows[silent].tolist()), set(rows[~silent].tolist()))
 
     def _note_statuses(self, rows: NDArray[np.int64]) -> None:
         """Logs the peers whose status or plane mask in probes has changed."""
-        no_news = np.uint64((abi.STATUS_PLAIN | abi.STATUS_TAGS_ONLY) << 32)
+        no_news = np.uint64((abi.STATUS_PLAIN | abi.STATUS_TAGS_ONLY | 0xFF << abi.STATUS_WIRE) << 32)
         heads, heard_ns = self._heads[rows] & ~no_news, self._tables.peers["heard_ns"][rows]
         has_changed = (heads != self._known_heads[rows]) | ((heard_ns > 0) != self._known_heard[rows])
         for index in np.flatnonzero(has_changed).tolist():
@@ -101,12 +116,11 @@ class PeerWatch:
             self._changed(row)
 
     def _note_versions(self, rows: NDArray[np.int64]) -> None:
-        """Logs the peers that speak another wire version than this host, and those that no longer do."""
-        wires = self._tables.peers["other_wire"][rows]
-        for index in np.flatnonzero(wires != self._known_wires[rows]).tolist():
-            row, wire = int(rows[index]), int(wires[index])
-            before, self._known_wires[row] = int(self._known_wires[row]), wire
-            words = [f"version {version or self._tables.node['wire']}" for version in (before, wire)]
+        """Logs the peers whose wire version in probes has changed."""
+        before, now = self._known_wires[rows], self._wires(rows)
+        self._known_wires[rows] = now
+        for index in np.flatnonzero((before != now) & (self._tables.peers["heard_ns"][rows] > 0)).tolist():
+            row, words = int(rows[index]), [_words(int(version)) for version in (before[index], now[index])]
             self._events.add("peer", peer=self.names[row], reason="wire_version", before=words[0], after=words[1])
             self._changed(row)
 

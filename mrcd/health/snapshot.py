@@ -12,7 +12,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.health.probe_pace import unreachable_ns
 from mrcd.kernel.abi import EV_WORDS, STATUS_DETACHED
 from mrcd.kernel.enums import EvState
-from mrcd.kernel.pinned import Tables
+from mrcd.kernel.pinned import Tables, wire_of
 
 Bools = NDArray[np.bool_]
 
@@ -76,7 +76,7 @@ class Snapshot:
     @cached_property
     def speaks_other(self) -> Bools:
         """True for each peer that speaks another wire version than this host: traffic to it takes plain SRv6."""
-        return np.asarray(self.peers["other_wire"] != 0)
+        return np.asarray((self.heard_ns > 0) & (wire_of(self.peers["status"]) != wire_of(self.tables.node["status"])))
 
     @cached_property
     def is_silent(self) -> Bools:

@@ -24,14 +24,13 @@ from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.links import Links
 from mrcd.kernel.migration import migrate
 from mrcd.kernel.object_file import object_path
-from mrcd.kernel.pinned import Tables, change_field, read_node
+from mrcd.kernel.pinned import Tables, change_field, read_node, wire_of
 from mrcd.kernel.pins import PinDescriptors, ensure_bpffs, locked, remove, version_of
 from mrcd.kernel.settings import classes, settings, table_sizes
 
 log = logging.getLogger(__name__)
 
 _NO_EV = 0xFFFFFFFF
-_FIRST_WIRE = 2
 _DUMMY_PACKET = bytes(12) + b"\x86\xdd" + b"\x60" + bytes(127)  # of which programs that the daemon runs make theirs
 _PROGRAMS = (
     *("mrc_push", "mrc_probe", "mrc_timer", "mrc_pop", "mrc_pop_xdp", "mrc_unsent"),
@@ -63,7 +62,7 @@ class Dataplane(Links):
         self.fresh = False  # the tables are new, and their counters start at zero
         self.replaced: Path | None = None  # directory of the tables that these replace
         self.wire = 0  # wire version of the loaded programs
-        self.other_wire: Path | None = None  # directory of the tables of attached programs that speak another version
+        self.other_wire: Path | None = None  # mrc_node of attached programs that speak another one
         ensure_bpffs(bpffs)
         self._links.mkdir(parents=True, exist_ok=True)
         self._lock = locked(self.pins.parent) if lock is None else os.dup(lock)
@@ -99,9 +98,7 @@ class Dataplane(Links):
             raise
         maps = libbpf.maps_of(self._obj)
         _finish_commit(self.pins)
-        previous = _previous_node(self.pins)
-        if previous and self.attached() and _wire_of(previous) != self.wire:
-            self.other_wire = previous.parent
+        self.other_wire = self._other_wire()
         peers = self._shape("mrc_peers")
         sizes = table_sizes(self.plan, peers.entries if peers else 0)
         rodata = next(m for name, m in maps.items() if name.endswith(".rodata"))
@@ -130,6 +127,15 @@ class Dataplane(Links):
         self._prefix_fd, self._node_fd = libbpf.map_fd(maps["mrc_prefixes"]), libbpf.map_fd(maps["mrc_node"])
         libbpf.update_elem(libbpf.map_fd(maps["mrc_classes"]), struct.pack("I", 0), classes(self.plan).tobytes())
         self._ring = libbpf.Ring(libbpf.map_fd(maps["mrc_events"]))
+
+    def _other_wire(self) -> Path | None:
+        previous = _previous_node(self.pins)
+        if previous is None or not self.attached():
+            return None
+        try:
+            return previous if wire_of(read_node(previous)["status"]) != self.wire else None
+        except KernelError:  # _new_node() says so
+            return None
 
     def program(self, name: str) -> int:
         """Returns the descriptor of a loaded program, which close() closes."""
@@ -386,12 +392,6 @@ def _new_node(previous: Path | None) -> NDArray[np.void]:
             log.warning("%s: this host may have been detached; run `mrcctl attach` to attach it", e)
     node["generation"], node["epoch"] = _random_number(), _random_number()
     return node
-
-
-def _wire_of(node: Path) -> int:
-    """Returns the wire version of the programs that use a pinned mrc_node. Those before ABI 14 did not write it."""
-    previous = read_node(node)
-    return int(previous["wire"]) if "wire" in (previous.dtype.names or ()) else _FIRST_WIRE
 
 
 def _random_number() -> int:

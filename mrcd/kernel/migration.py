@@ -61,12 +61,6 @@ def migrate(old: Path, tables: Tables, replaced_hosts: AbstractSet[int] = frozen
             yield row
 
 
-def arrivals(old: Path) -> int:
-    """Returns how many data packets have arrived, by the tables pinned at `old`. Raises KernelError, MachineError."""
-    with _mapped(old / "mrc_rxs") as rxs:
-        return int(rxs["packets"].sum())
-
-
 def _copy_unchanged(evs: Records, old: Records) -> bool:
     """Copies all EVs of a peer at once if they are the same paths under the same numbers. Returns whether they are."""
     if len(evs) != len(old) or evs["srh_len"].any() or any((evs[name] != old[name]).any() for name in _PATH):

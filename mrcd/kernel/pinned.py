@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.errors import KernelError, MachineError
-from mrcd.kernel import abi, btf, enums, libbpf, ring_buffer
+from mrcd.kernel import abi, enums, libbpf, ring_buffer
 
 
 class Tables:
@@ -136,34 +136,54 @@ def is_detached(record: np.void | NDArray[np.void]) -> bool:
     return bool(int(record["status"]) & abi.STATUS_DETACHED)
 
 
+def wire_of(status: "np.typing.ArrayLike") -> NDArray[np.int64]:
+    """Returns the wire version that the status of a host tells, or those of hosts."""
+    told = np.asarray(status, np.int64) >> abi.STATUS_WIRE & 0xFF
+    return np.where(told == 0, _FIRST_WIRE, told)
+
+
+def with_wire(status: int, wire: int) -> int:
+    """Returns a status that tells this wire version."""
+    return status & ~(0xFF << abi.STATUS_WIRE) | wire << abi.STATUS_WIRE
+
+
+_FIRST_WIRE = 2  # of hosts that do not tell it
+CHANGING = 0xFF
+"""The wire version that a host tells while its programs are replaced by those of another one: it is no host's."""
 _ARRAY = 2  # enum bpf_map_type
 _ONLY_KEY = struct.pack("I", 0)
+_HEAD = np.dtype([("generation", "u4"), ("plane_mask", "u4"), ("status", "u4")])
+"""The fields of mrc_node in all ABI versions. To read the BTF of another version takes CAP_SYS_ADMIN."""
 
 
 def read_node(pin: Path) -> NDArray[np.void]:
-    """Returns a copy of a pinned mrc_node of any version, with the fields of its BTF. Raises KernelError."""
+    """Returns a copy of the first fields of a pinned mrc_node of any version. Raises KernelError."""
     with libbpf.opened(pin) as fd:
-        return _node(fd, pin)
+        return _node(fd, pin)[1]
 
 
 def change_field(pin: Path, field: str, change: Callable[[int], int]) -> int:
-    """Changes a field of a pinned mrc_node of any version. Returns the previous value; raises KernelError."""
+    """Changes one of the first fields of a pinned mrc_node of any version. Returns the previous value.
+
+    Raises KernelError.
+    """
     with libbpf.opened(pin) as fd:
-        node = _node(fd, pin)
-        if field not in (node.dtype.names or ()):
+        value, head = _node(fd, pin)
+        if field not in (_HEAD.names or ()):
             raise KernelError(f"{pin} has no field {field}", errno.EINVAL)
-        before = int(node[field])
-        node[field] = change(before)
-        libbpf.update_elem(fd, _ONLY_KEY, node.tobytes())
+        before = int(head[field])
+        head[field] = change(before)
+        libbpf.update_elem(fd, _ONLY_KEY, head.tobytes() + value[_HEAD.itemsize :])
     return before
 
 
-def _node(fd: int, pin: Path) -> NDArray[np.void]:
+def _node(fd: int, pin: Path) -> tuple[bytes, NDArray[np.void]]:
+    """Returns the value of an mrc_node, and its first fields."""
     found = libbpf.info(fd)
-    layout = btf.values(fd) if (found.type, found.name) == (_ARRAY, b"mrc_node") else None
-    if layout is None or layout.itemsize != found.value_size:
+    if (found.type, found.name) != (_ARRAY, b"mrc_node") or found.value_size < _HEAD.itemsize:
         raise KernelError(f"{pin} is not an mrc_node", errno.EINVAL)
-    return np.frombuffer(libbpf.lookup_elem(fd, _ONLY_KEY, found.value_size) or b"", layout)[0:1].reshape(()).copy()
+    value = libbpf.lookup_elem(fd, _ONLY_KEY, found.value_size) or b""
+    return value, np.frombuffer(value, _HEAD, 1).reshape(()).copy()
 
 
 def _pages(size: int) -> int:

@@ -93,7 +93,7 @@ class View:
             "peers": {
                 "total": len(s.rows),
                 "reachable": int(s.is_reachable.sum()),
-                "unreachable": int((~s.is_reachable & ~s.is_detached & ~s.speaks_other).sum()),
+                "unreachable": int((~s.is_reachable & ~s.is_detached).sum()),
                 "detached": int(s.is_detached.sum()),
             },
             "evs": dict(zip(EvState.__members__, s.states.sum(axis=0).tolist(), strict=True)),

@@ -140,7 +140,7 @@ def _pop_link_probe(at: Arriving, o: Outer, plane: int) -> None:
 def _verify(at: Arriving, o: Outer, plane: int) -> None:
     """Checks that a peer has sent the packet on this path; of data also tag and age. Raises DroppedError."""
     for reason, is_wrong in (
-        ("bad_version", o.version != VERSION and o.type != REQUEST),
+        ("bad_version", o.version != VERSION),
         ("bad_type", o.type not in (DATA, REQUEST, REPLY)),
         ("wrong_receiver", o.receiver != at.host.id),
         ("unknown_sender", o.sender not in at.host.peers),
@@ -213,7 +213,5 @@ def _guard_kernel_sids(at: Arriving) -> None:
 
 def _may_use_kernel_sids(at: Arriving, peer: int) -> bool:
     if at.get("node", (), "status") & DETACHED or at.get("peers", peer, "status") & (DETACHED | PLAIN):
-        return True
-    if at.get("peers", peer, "other_wire"):
         return True
     return signed(at.now - at.get("peers", peer, "plain_ns")) < 3000 * MS or at.is_unheard(peer)

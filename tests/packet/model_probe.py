@@ -58,13 +58,7 @@ class Probe:
     def answer(self, plane: int) -> None:
         """Counts a request, learns from it, and replies with the counts that it requests. Raises DroppedError."""
         at, o = self.at, self.o
-        is_believed = self._check_request()
-        if o.version != VERSION:
-            if is_believed:
-                at.set("peers", self.peer, "plain_ns", NOW)
-                at.set("peers", self.peer, "other_wire", o.version)
-            raise DroppedError("bad_version")
-        if is_believed:
+        if self._check_request():
             self._learn_status()
         ev = self._reply_ev(plane)
         headers = self.host.headers.get((self.peer, ev))
@@ -217,7 +211,6 @@ class Probe:
         if at.is_unheard(peer) or self.status & (DETACHED | PLAIN):
             at.set("peers", peer, "plain_ns", NOW)
         at.set("peers", peer, "heard_ns", NOW)
-        at.set("peers", peer, "other_wire", 0)
         if self._is_overtaken():
             return
         if at.get("peers", peer, "plane_mask") != self.plane_mask:

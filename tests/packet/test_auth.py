@@ -316,25 +316,3 @@ def test_a_third_host_is_refused(bench: Bench, hook: Hook) -> None:
         refuses(bench, tagged(its_data(), secret, H1), "unknown_key", hook)
     for secret in (OLD, KEY):
         refuses(bench, tagged(data(bench), secret, H1), "bad_tag", hook)
-
-
-@both_hooks
-def test_only_a_new_genuine_request_tells_that_a_peer_speaks_another_wire_version(bench: Bench, hook: Hook) -> None:
-    """Else a forged or recorded one would have this host send without tags, by plain SRv6."""
-
-    def other(packet: Packet) -> Packet:
-        packet[MRC].version = 3
-        return packet
-
-    refuses(bench, tagged(other(data(bench))), "bad_version", hook)
-    refuses(bench, other(tagged(request(bench))), "bad_tag")
-    refuses(bench, tagged(other(request(bench, ago_ns=S))), "stale")
-    refuses(bench, tagged(other(request(bench, flags=DIAGNOSTIC))), "bad_version")
-    assert bench.peer(H2)["other_wire"] == 0
-    genuine = tagged(other(request(bench)))
-    dropped(bench, genuine, "bad_version", PLANE, counts=True)
-    assert bench.peer(H2)["other_wire"] == 3
-    assert bench.pop("tc", tagged(request(bench, seq=2)), PLANE)[0] == "redirect"
-    assert bench.peer(H2)["other_wire"] == 0
-    refuses(bench, genuine, "replayed")
-    assert bench.peer(H2)["other_wire"] == 0

@@ -9,7 +9,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from labkit.traffic.wire import PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from labkit.traffic.wire import PROBE_REQUEST, MRCProbe
 from mrcd.fabric.srv6 import UDT4, UDT6
 from mrcd.kernel.abi import STATUS_DETACHED, STATUS_PLAIN
 from mrcd.kernel.enums import AuthMode
@@ -113,24 +113,6 @@ def test_a_peer_without_a_key_reaches_them_only_where_no_tag_is_required(bench: 
     for mode, key_id, verdict in (("PERMISSIVE", 0, "pass"), ("REQUIRED", 0, "drop"), ("REQUIRED", 7, "pass")):
         bench.tables.auths["mode"][H2], bench.tables.auths["rx_id"][H2, 1] = AuthMode[mode], key_id
         assert bench.pop("tc", plain(bench), PLANE)[0] == verdict
-
-
-def test_a_peer_of_another_wire_version_reaches_them_until_it_speaks_this_one(bench: Bench) -> None:
-    hear(bench)
-
-    def request(version: int, kind: int = PROBE_REQUEST) -> Packet:
-        content = MRCProbe(seq=1, plane_mask=ALL_PLANES, tx_ns=now())
-        return bench.arriving("h2", EV, content, version=version, type=kind, tx_ns=content.tx_ns)
-
-    dropped(bench, request(3, PROBE_REPLY), "bad_version", PLANE)
-    assert bench.peer(H2)["other_wire"] == 0
-    dropped(bench, request(3), "bad_version", PLANE, counts=True)
-    assert bench.peer(H2)["other_wire"] == 3
-    bench.peer(H2)["plain_ns"] = 1
-    assert bench.pop("tc", plain(bench), PLANE)[0] == "pass"
-    assert bench.pop("tc", request(2), PLANE)[0] == "redirect"
-    assert bench.peer(H2)["other_wire"] == 0
-    assert bench.pop("tc", plain(bench), PLANE)[0] == "drop"
 
 
 @both_hooks

@@ -224,7 +224,7 @@ struct mrc_peer {
 	u8 address[8][16]; u64 ports_ns; u64 heard_ns; u32 status; u32 generation; u32 ports; u32 configured;
 };
 struct mrc_srh { u8 bytes[88]; };
-struct mrc_node { u64 extra; u32 status, colour, generation, ports; };
+struct mrc_node { u32 generation, plane_mask, status, colour; u64 extra; }; /* the first three are as in all versions */
 #define ARRAY(name, entries, value_type) struct { \\
 	int (*type)[2]; int (*map_flags)[1024]; int (*max_entries)[entries]; u32 *key; value_type *value; \\
 } name __attribute__((section(".maps"), used))

@@ -19,7 +19,7 @@ from mrcd.health.diagnosis.causes import Cause, Confidence
 from mrcd.health.diagnosis.facts import Facts
 from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.diagnosis.rules import diagnose
-from mrcd.kernel import pinned
+from mrcd.kernel import abi, pinned
 from mrcd.kernel.enums import Drop, EvState, Reason
 from mrcd.net.link_state import LinkState
 from mrcd.net.nic_rates import NicRate
@@ -60,7 +60,7 @@ class Host(Arrays):
         self.evs["state"][self.evs["configured"] != 0] = EvState.GOOD
         self.evs["last_tx_ns"] = self.now
         self.peers["heard_ns"] = self.now
-        self.node["plane_mask"], self.node["wire"] = (1 << c.planes) - 1, 2
+        self.node["plane_mask"] = (1 << c.planes) - 1
         self.nic_links: dict[str, LinkState] = {}
         self.memory: Memory | None = None
         self.nic_rates = [NicRate()] * c.planes
@@ -123,7 +123,7 @@ class Host(Arrays):
 
     def wire(self, *rows: int) -> "Host":
         """Has these peers speak another wire version."""
-        return self.put("peers.other_wire", list(rows), 9)
+        return self.put("peers.status", list(rows), 9 << abi.STATUS_WIRE)
 
     def refused(self, *reasons: Drop, unroutable: tuple[int, ...] = ()) -> "Host":
         """Has this host refuse packets for these reasons, or get some without a route on planes."""

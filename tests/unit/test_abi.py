@@ -130,7 +130,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """Returns the constants of the header, which BTF does not show, from the host compiler."""
     names = "ABI_VERSION WIRE_VERSION MAX_PLANES MAX_EVS_PER_PEER EV_WORDS MAX_SEGMENTS SRH_MAX HOP_LIMIT SPORT_BASE"
     more = "EVENT_IDLE_TIMEOUT STATUS_DETACHED STATUS_PLAIN REPORT_EVS BALLAST REPORTS_KEPT REPORT_SLOTS WEIGHT_FULL"
-    more += " HEARD_AGAIN BUCKETS DST_ENTRIES REPLAY_WORDS STATUS_TAGS_ONLY"
+    more += " HEARD_AGAIN BUCKETS DST_ENTRIES REPLAY_WORDS STATUS_TAGS_ONLY STATUS_WIRE"
     lines = [f"const unsigned {n} = MRC_{n};" for n in f"{names} {more}".split()]
     return build(tmp_path_factory.mktemp("constants"), "\n".join(['#include "mrc_abi.h"', *lines, ""]))
 
@@ -153,6 +153,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ("STATUS_DETACHED", abi.STATUS_DETACHED),
         ("STATUS_PLAIN", abi.STATUS_PLAIN),
         ("STATUS_TAGS_ONLY", abi.STATUS_TAGS_ONLY),
+        ("STATUS_WIRE", abi.STATUS_WIRE),
         ("REPLAY_WORDS", abi.REPLAY_WORDS),
         ("REPORT_EVS", abi.REPORT_EVS),
         ("BALLAST", abi.BALLAST),

@@ -63,6 +63,7 @@ class Loaded(Programs):
         Loaded.pinned = self
 
     fresh = False
+    wire, other_wire = 2, None
 
     def load(self) -> None:
         pass

@@ -192,16 +192,19 @@ def test_traffic_is_sprayed_to_peers_that_are_attached_and_were_heard(encapsulat
 
 def test_nothing_is_sprayed_to_a_peer_of_another_wire_version_and_that_is_reported_once() -> None:
     w = Watched()
-    w.arrays.node["wire"] = 2
     w.look()
     told = len(w.said())
-    w.arrays.peers["other_wire"][2], w.arrays.watches["silent"][2] = 9, 1
+    w.arrays.peers["status"][2] = 9 << abi.STATUS_WIRE
     assert w.look() == [2]
     assert w.watch.can_spray(ROWS).tolist() == [True, False, True]
     assert w.look(5) == []
-    w.arrays.peers["other_wire"][2] = 0
+    w.arrays.peers["status"][1:4] = 2 << abi.STATUS_WIRE  # as a host that tells nothing
     assert w.look() == [2]
     assert w.watch.can_spray(ROWS).all()
     found = [(e["peer"], e["from"], e["to"], e["reason"]) for e in w.said()[told:]]
     said = ("version 2", "version 9")
     assert found == [("h2", *said, "wire_version"), ("h2", *said[::-1], "wire_version")]
+    w.arrays.node["status"] = w.arrays.peers["status"][1] = pinned.CHANGING << abi.STATUS_WIRE
+    assert not w.watch.can_spray(ROWS).any()
+    assert w.look() == [1]
+    assert w.said()[-1]["to"] == "changing"

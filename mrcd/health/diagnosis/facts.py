@@ -20,7 +20,7 @@ from mrcd.health.diagnosis.memory import Memory
 from mrcd.health.links.verdicts import grid
 from mrcd.health.snapshot import Bools, Columns, Snapshot
 from mrcd.kernel.enums import Drop, EvState, Reason
-from mrcd.kernel.pinned import Tables, is_detached
+from mrcd.kernel.pinned import Tables, is_detached, wire_of
 from mrcd.net.link_state import LinkState, link_state
 from mrcd.net.nic_rates import NicRate, read_rates, why_slower
 
@@ -90,7 +90,7 @@ class Facts(Snapshot):
         self._memory, mask, self._read_nics = memory, int(tables.node["plane_mask"]), read_nics
         self.host, self.t0, self.encapsulation = plan.host.name, plan.host.t0, plan.config.cluster.encapsulation
         self.is_host_detached = is_detached(tables.node)
-        self.wire = int(tables.node["wire"])
+        self.wire = int(wire_of(tables.node["status"]))
         self.names = [p.host.name for p in plan.peers]
         self.t0s = np.array([p.host.t0 for p in plan.peers], np.int64)
         self.refused: Mapping[Drop, int] = memory.refused if memory else {}

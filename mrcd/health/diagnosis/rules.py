@@ -18,6 +18,7 @@ from mrcd.health.diagnosis.cover import Cover, Element, Place, is_full
 from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, Ints, OwnPlane, Verdict
 from mrcd.health.diagnosis.sentences import Nature, cause, share, since_ns, target
 from mrcd.health.snapshot import Bools
+from mrcd.kernel.pinned import CHANGING, wire_of
 from mrcd.net.link_state import LinkState
 from mrcd.net.nic_rates import rate_words
 
@@ -101,15 +102,14 @@ def _is_bad(verdicts: Ints) -> Bools:
 def _peers(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
     """Yields a cause for each peer that is detached or answers nothing; one for all if none answers."""
     yield from _versions(facts)
-    verdicts[facts.speaks_other] = Verdict.NOTHING
-    for i in np.flatnonzero(facts.is_away & ~facts.speaks_other).tolist():
+    for i in np.flatnonzero(facts.is_away).tolist():
         name = facts.names[i]
         sentence = f"{name} says that it is detached: traffic to it takes the kernel's own routes"
         do = f"on {name}: `mrcctl attach`"
         yield Cause(Kind.PEER_DETACHED, f"peer:{name}", sentence, do, Confidence.CERTAIN, _ONE_PEER)
     verdicts[facts.is_away] = Verdict.NOTHING
     own = sum(1 << p for p, plane in enumerate(facts.own_planes) if plane.is_usable)
-    is_linked = (facts.planes_up & own != 0) & ~facts.is_away & ~facts.speaks_other
+    is_linked = (facts.planes_up & own != 0) & ~facts.is_away
     is_down = facts.is_silent & is_linked
     rows, mismatch = np.flatnonzero(is_down), _mismatch(facts)
     works = bool(len(rows)) and _is_heard_later(facts, facts.is_away, is_down)
@@ -127,17 +127,19 @@ def _peers(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
 
 def _versions(facts: Facts) -> Iterator[Cause]:
     """Yields the peers that speak another wire version than this host; this host, if most of them do."""
-    wires = facts.peers["other_wire"]
-    rows, kind, n = np.flatnonzero(facts.speaks_other), Kind.CONFIG_DIFFERS, len(facts.names)
+    wires, own, n = wire_of(facts.peers["status"]), facts.wire, len(facts.names)
+    rows = np.flatnonzero(facts.speaks_other & ~facts.is_silent & (wires != CHANGING))
+    kind = Kind.CONFIG_DIFFERS
     do = "install the same version of mrcd on both: `mrcctl version`"
+    then = "there is no traffic between them" if facts.encapsulation == "ecmp" else _PLAIN
     if 2 * len(rows) > max(2, n):
-        wire = np.bincount(wires[rows]).argmax()
-        sentence = f"{len(rows)} of {n} peers speak wire version {wire}, {facts.host} {facts.wire}: {_PLAIN}"
+        others = ", ".join(map(str, np.unique(wires[rows]).tolist()))
+        sentence = f"{len(rows)} of {n} peers speak another wire version ({others}), {facts.host} {own}: {then}"
         yield Cause(kind, f"host:{facts.host}", sentence, do, Confidence.CERTAIN, Share(0, 0, len(rows), n))
         return
     for i in rows[:_NAMED].tolist():
         name, more = facts.names[i], f" ({len(rows)} peers speak another one)" if len(rows) > 1 else ""
-        sentence = f"{name} speaks wire version {wires[i]}, {facts.host} {facts.wire}{more}: {_PLAIN}"
+        sentence = f"{name} speaks wire version {wires[i]}, {facts.host} {own}{more}: {then}"
         yield Cause(kind, f"peer:{name}", sentence, do, Confidence.CERTAIN, _ONE_PEER)
 
 
