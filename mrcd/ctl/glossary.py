@@ -28,7 +28,7 @@ REASONS = {
     "peer_link_down": "the peer has said that its NIC in the plane has no link",
     "healed": "probes have been answered without a loss for the hold-down",
     "admin": "an administrator has denied or allowed it",
-    "wire_version": "the peer's mrcd sends and takes another version of packets than before; `changing` while it is replaced",
+    "wire_version": "the peer takes another version of packets than before; `changing` while its programs are replaced",
     "port_status": "the peer has said which of its planes have a link, or that it detached or attached",
 }
 DROPS = {
