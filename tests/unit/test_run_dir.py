@@ -7,6 +7,9 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,7 +33,7 @@ from tests.unit.conftest import TestClock
 def test_only_one_daemon_gets_the_lock(tmp_path: Path) -> None:
     assert lock_file.holder(tmp_path) is None
     with RunDir(tmp_path / "run"):
-        assert lock_file.holder(tmp_path / "run") == int((tmp_path / "run/mrcd.lock").read_text())
+        assert lock_file.holder(tmp_path / "run") == os.getpid()
         with (
             pytest.raises(lock_file.AlreadyRuns, match=r"already runs on this host \(pid \d+\)"),
             RunDir(tmp_path / "run"),
@@ -39,6 +42,21 @@ def test_only_one_daemon_gets_the_lock(tmp_path: Path) -> None:
     assert lock_file.holder(tmp_path / "run") is None  # the file stays
     with RunDir(tmp_path / "run"):
         pass
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
+def test_another_user_cannot_lock_out_the_daemon() -> None:
+    with tempfile.TemporaryDirectory() as name:  # other users may not enter a tmp_path
+        Path(name).chmod(0o755)
+        run_dir = Path(name, "run")
+        run_dir.mkdir(mode=0o755)
+        (run_dir / "mrcd.lock").touch(mode=0o644)  # of an earlier version
+        with RunDir(run_dir):
+            pass
+        code = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_SH)"
+        argv = [sys.executable, "-I", "-c", code, str(run_dir / "mrcd.lock")]
+        done = subprocess.run(argv, user=65534, group=65534, capture_output=True, text=True, check=False)
+        assert "PermissionError" in done.stderr
 
 
 def answers(path: Path) -> bool:
