@@ -17,7 +17,7 @@ import click
 from mrcd import __version__, heap
 from mrcd.config import cluster_file
 from mrcd.daemon.systemd import notify, report
-from mrcd.errors import MrcdError
+from mrcd.errors import ConfigError, MachineError, MrcdError
 from mrcd.fabric import topology
 from mrcd.partial_imports import import_in_part
 from mrcd.state_dir import directory
@@ -72,7 +72,7 @@ def mrcd(
 
     The data plane keeps forwarding when the daemon stops; `mrcctl detach` takes it down.
     """
-    name = host or socket.gethostname()
+    name = host or own_name()
     if check:
         plan = topology.plan(cluster_file.load(config_path), name)
         click.echo(json.dumps(plan_document(plan), indent=2) if as_json else plan_text(plan))
@@ -89,10 +89,25 @@ def mrcd(
     from mrcd.daemon.run_dir import RunDir  # numpy
     from mrcd.fleet.source import FileSource, first_file
 
-    with RunDir(run_dir) as locked:
-        source = FileSource(config_path, directory(run_dir, state_dir))
-        loaded = asyncio.run(first_file(source, name))
-        asyncio.run(serve(source, loaded, name, locked, bpffs, state_dir))
+    try:
+        with RunDir(run_dir) as locked:
+            source = FileSource(config_path, directory(run_dir, state_dir))
+            loaded = asyncio.run(first_file(source, name))
+            asyncio.run(serve(source, loaded, name, locked, bpffs, state_dir))
+    except ConfigError as e:
+        e.exit_code = os.EX_CONFIG  # not 1, with which Python ends at errors that may pass: systemd tries again then
+        raise
+
+
+def own_name() -> str:
+    """Returns this machine's host name. Raises MachineError while it has none, as early in a boot."""
+    name = socket.gethostname()
+    if name.partition(".")[0] in ("", "localhost", "(none)"):
+        raise MachineError(
+            f"this machine has no name of its own yet: it is {name!r}",
+            hint="set it by `hostnamectl hostname NAME`, or start mrcd with --host NAME",
+        )
+    return name
 
 
 async def serve(
@@ -195,7 +210,10 @@ def plan_text(plan: topology.Plan) -> str:
 
 
 def main() -> None:
-    """Runs the command. Prints an error as one message; exits with 1 for usage and configuration, 2 for the machine."""
+    """Runs the command, and prints an error as one message.
+
+    Exits with 1 for usage and --check, 78 for the configuration of a daemon, 2 for the machine.
+    """
     try:
         code = mrcd(standalone_mode=False)
     except click.exceptions.Abort:

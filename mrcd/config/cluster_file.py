@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, PlainSerializer, ValidationError, mo
 from mrcd import heap
 from mrcd.config.devices import peer_of, timer_of, timer_peer_of
 from mrcd.config.explain import explain
-from mrcd.config.hosts import Address6, Hosts, Network, Network6, no_overlap, tables_of
+from mrcd.config.hosts import Address6, Hosts, Network, Network6, no_overlap, printable, tables_of
 from mrcd.config.hosts import Hook as Hook
 from mrcd.config.hosts import Host as Host
 from mrcd.config.sections import Auth, Fleet, Section, Switches
@@ -59,7 +59,7 @@ S = TypeVar("S", bound=Section)
 class Cluster(Section):
     """The settings that all hosts and switches of the cluster share."""
 
-    name: str = "mrc"
+    name: Annotated[str, AfterValidator(printable)] = "mrc"
     block: Network6 = Field(
         default=ipaddress.IPv6Network("5f00::/32"),
         description="the SRv6 uSID locator block, a /32 (RFC 9800; RFC 9602 reserves 5f00::/16 for SIDs)",
@@ -121,7 +121,7 @@ class Path_(Section):
     segments: Annotated[list[Address6], Field(min_length=1, max_length=MAX_SEGMENTS)] = Field(
         description="destination addresses in travel order; two or more need an SRH"
     )
-    label: str = Field(default="", description="a text that mrcctl shows")
+    label: Annotated[str, AfterValidator(printable)] = Field(default="", description="a text that mrcctl shows")
 
 
 class Interfaces(Section):
@@ -334,10 +334,13 @@ class Config(Section):
         raise ValueError(f"classes: {network} is not within any host's prefixes")
 
     def host(self, name: str) -> Host:
-        """Returns the host of a name. Raises ConfigError if the file has none."""
+        """Returns the host of a name, qualified or not. Raises ConfigError if the file has none, or several."""
         for h in self.hosts:
             if h.name == name:
                 return h
+        first = [h for h in self.hosts if h.name.partition(".")[0] == name.partition(".")[0]]
+        if len(first) == 1 and ("." in name) != ("." in first[0].name):  # one is short: they do not contradict
+            return first[0]
         some = ", ".join(h.name for h in self.hosts[:5])
         raise ConfigError(
             f"the configuration has no host named {name!r}",

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines the [[hosts]] tables of the cluster file: one host each, or a range of hosts (ranges.py); and prefixes."""
 
+import re
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from mrcd.config import ranges
 from mrcd.config.sections import Section
 from mrcd.config.sizes import MAX_HOST_ID, MAX_PORTS, MAX_T0S
 
 _V4_MAPPED = IPv6Network("::ffff:0:0/96")  # the overlay trie stores IPv4 as IPv4-mapped addresses
+_HOST_NAME = re.compile(r"[\w.\[\]-]+")
 Hook = Literal["auto", "xdp", "xdp-generic", "tc"]
 
 
@@ -47,10 +49,23 @@ Network6 = Annotated[IPv6Network, BeforeValidator(_network6)]
 Address6 = Annotated[IPv6Address, BeforeValidator(_address6)]
 
 
+def _host_name(text: str) -> str:
+    if not _HOST_NAME.fullmatch(text):
+        raise ValueError(f"a name has letters, digits, '.', '_' and '-' only, and a range [FIRST-LAST]; not {text!r}")
+    return text
+
+
+def printable(text: str) -> str:
+    """Returns a text that may be printed on a terminal. Raises ValueError for another one."""
+    if not text.isprintable():
+        raise ValueError(f"control characters in {text!r}; remove them")
+    return text
+
+
 class Host(Section):
     """One host, or a range of hosts: its place in the fabric, and the overlay prefixes behind it."""
 
-    name: Annotated[str, Field(min_length=1, max_length=64)]
+    name: Annotated[str, AfterValidator(_host_name), Field(max_length=64)]
     id: Annotated[int, Field(ge=0, le=MAX_HOST_ID)]
     t0: Annotated[int, Field(ge=0, le=MAX_T0S - 1)] = 0
     port: Annotated[int, Field(ge=0, le=MAX_PORTS - 1)]

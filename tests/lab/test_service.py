@@ -165,7 +165,7 @@ def test_an_invalid_configuration_is_reported_once_and_forwarding_continues(runn
     running.config.write_text(good.replace("planes = 2", "plains = 2"))
     try:
         assert running.run("systemctl", "restart", "mrcd", check=False).returncode != 0
-        assert (running.show("ExecMainStatus"), running.show("ActiveState")) == ("1", "failed")  # no restarts
+        assert (running.show("ExecMainStatus"), running.show("ActiveState")) == ("78", "failed")  # no restarts
         assert "plains: unknown key" in running.said().splitlines()[-2]
     finally:
         running.config.write_text(good)

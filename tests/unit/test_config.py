@@ -87,7 +87,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 EXAMPLE = Path(__file__).parents[2] / "scripts/deploy/mrcd.toml"
 ODD = r"""
 [cluster]
-name = "quo\"te \\ tab\t \u007f ünï"
+name = "quo\"te \\ ünï"
 planes = 2
 t0s = 1
 t1s = 0
@@ -151,3 +151,11 @@ def test_defaults_are_marked_and_set_values_are_not() -> None:
     assert "probe_packets = 64  # default" in printed
     assert "t1s = 0" in printed
     assert "loss_ratio = 0.5" in printed
+
+
+def test_a_host_is_found_by_its_short_name_and_by_its_qualified_one() -> None:
+    short, long = cluster_file.parse(TWO), cluster_file.parse(TWO.replace('"h0"', '"h0.example.org"'))
+    assert short.host("h0.example.org").id == long.host("h0").id == long.host("h0.example.org").id == 0
+    for config, name in ((long, "h0.example.com"), (short, "h0-1"), (short, "h2.h0"), (short, "")):
+        with pytest.raises(ConfigError, match="no host named"):
+            config.host(name)

@@ -54,6 +54,20 @@ WRONG_TYPES = {
     ),
     "hook of a host": (host(0, more='hook = "XDP"'), ["hosts[0].hook", "'xdp'"]),
 }
+NAMES = {
+    "control character": (host(0, name="h\\u001b[2J"), ["hosts[0].name: a name has letters", r"'h\x1b[2J'"]),
+    "two lines": (host(0, name="h\\nh"), ["hosts[0].name: a name has letters"]),
+    "empty": (host(0, name=""), ["hosts[0].name: a name has letters"]),
+    "of the cluster": ('[cluster]\nname = "\\u001b"\n' + TWO, ["cluster.name: control characters in"]),
+    "label": (TWO + path(label='"\\u009b"'), ["paths[0].label: control characters in"]),
+}
+NAMES = {
+    "control character": (host(0, name=r'"h\u001b[2J"'), ["hosts[0].name: a name has letters", r"'h\x1b[2J'"]),
+    "two lines": (host(0, name=r'"h\nh"'), ["hosts[0].name: a name has letters"]),
+    "empty name": (host(0, name='""'), ["hosts[0].name: a name has letters"]),
+    "name of the cluster": ('[cluster]\nname = "\\u001b"\n' + TWO, ["cluster.name: control characters in"]),
+    "label": (TWO + path(label=r'"\u009b"'), ["paths[0].label: control characters in"]),
+}
 MISSING = {
     "empty file": ("", ["hosts", "required"]),
     "host without name": ('[[hosts]]\nid = 0\nport = 0\nprefixes = ["10.0.0.1/32"]\n', ["hosts[0].name", "required"]),
@@ -125,6 +139,7 @@ CONTRADICTIONS = {
             ("syntax", SYNTAX),
             ("unknown", UNKNOWN_KEYS),
             ("type", WRONG_TYPES),
+            ("names", NAMES),
             ("missing", MISSING),
             ("contradiction", CONTRADICTIONS),
         )
