@@ -108,7 +108,7 @@ class Daemon:
     async def start(self, netlink: Netlink) -> None:
         """Load the programs and put the plan in force."""
         self.netlink, self._routes = netlink, PeerRoutes(netlink, self._routes_of, self._note_written, self._watch.wake)
-        self.nics = Nics(self.plan, netlink, self._warn, self._watch.look_again)
+        self.nics = Nics(self.plan, netlink, self._warn, self._watch.retry)
         secrets = read_secrets(self.plan)
         libbpf.use_bcc()
         self.dataplane.load()

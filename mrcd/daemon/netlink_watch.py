@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 
 from mrcd.errors import MrcdError
 from mrcd.net.netlink import Netlink
-from mrcd.net.nics import RETRY_S, Nics
+from mrcd.net.nics import Nics
 
 log = logging.getLogger("mrcd")
 
 _BURST_S = 0.05  # netlink events come in bursts: reconcile once for each burst
 _WATCH_AGAIN_S = 1.0
+_RETRY_S = 1.0
 
 
 class NetlinkWatch:
@@ -38,9 +39,9 @@ class NetlinkWatch:
         self._wake.set()
 
     def retry(self) -> None:
-        """Have all interfaces read again in RETRY_S: once, however many errors ask for it."""
+        """Have all interfaces read again in _RETRY_S: once, however many errors ask for it."""
         if not self._retry:
-            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self.look_again)
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self.look_again)
 
     async def watch(self, netlink: Netlink, nics: Callable[[], Nics], lose: Callable[[int], None]) -> None:
         """Note changes, until cancelled. `lose` is called at once for a link that has no carrier."""

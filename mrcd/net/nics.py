@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Configures the host's interfaces by the plan: mrc0, the plane NICs, their addresses and first hops."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from ipaddress import IPv6Address, ip_address
@@ -17,7 +16,6 @@ from mrcd.net.netlink import Netlink, made_with, set_offload
 
 log = logging.getLogger("mrcd")
 
-RETRY_S = 1.0
 _TSO = ("tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation")
 _SEGMENTATION = (*_TSO, "tx-udp-segmentation")
 
@@ -25,7 +23,7 @@ _SEGMENTATION = (*_TSO, "tx-udp-segmentation")
 class Nics:
     """The interfaces as the last reconcile() found them.
 
-    `reconcile_later` is called if reconcile() must run again. `warn` is called with a text for the operator at each
+    `reconcile_later` is called, perhaps more than once, if reconcile() must run again in a while. `warn` is called with a text for the operator at each
     reconcile().
     """
 
@@ -100,7 +98,7 @@ class Nics:
             except MrcdError as e:
                 self._warn(f"plane {plane} is not used: {e}")
                 del self.ports[plane]  # one bad NIC must not stop the others
-                asyncio.get_running_loop().call_later(RETRY_S, self._reconcile_later)
+                self._reconcile_later()
 
     def is_known(self, neighbour: Neighbour) -> bool:
         """Returns whether a neighbour is not a first hop, or has the MAC that the last reconcile() found."""
@@ -213,7 +211,7 @@ class Nics:
             )
         else:
             self._without_link_local.add(nic.ifindex)
-            asyncio.get_running_loop().call_later(RETRY_S, self._reconcile_later)
+            self._reconcile_later()
 
     def _has_moved(self, address: str) -> bool:
         """Returns whether an overlay address belongs to a peer, or to this host in an earlier plan only."""

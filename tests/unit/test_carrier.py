@@ -17,6 +17,7 @@ from mrcd.kernel import abi
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Change, Neighbour, read_change, read_neighbour
 from mrcd.net.nics import Nics
+from tests.unit import simulated_time
 from tests.unit.interfaces import link
 
 
@@ -250,3 +251,31 @@ def test_a_link_that_goes_down_is_one(attributes: list[tuple[str, int]]) -> None
     message = ifinfmsg()
     message.update({"event": "RTM_NEWLINK", "index": 4, "flags": 0x1, "attrs": attributes})
     assert read_change(message) == Change(ifindex=4, up=False)
+
+
+def test_nics_that_fail_are_tried_again_once_a_second_however_many_and_however_often_links_change() -> None:
+    async def no() -> bool:
+        return False
+
+    async def work() -> int:
+        watch, times = NetlinkWatch(asyncio.Lock()), 0
+        nics = Nics(cast(Any, None), cast(Any, None), print, watch.retry)
+        cast(Any, nics).first_hops_changed = no
+
+        async def reconcile() -> None:
+            nonlocal times
+            times += 1
+            for n in (4, 5, 9):  # each has no link-local address yet
+                nics._without_link_local.clear()  # noqa: SLF001 - a NIC that fails needs no kernel here
+                await nics._ensure_link_local(link(f"p{n}", n), set())  # noqa: SLF001 - likewise
+
+        running = asyncio.create_task(watch.reconcile_forever(lambda: nics, reconcile, no))
+        for _ in range(12):
+            watch.look_again()
+            await asyncio.sleep(0.13)
+        assert times == 12
+        await asyncio.sleep(10)
+        running.cancel()
+        return times - 12
+
+    assert simulated_time.run(work()) in (9, 10)
