@@ -215,8 +215,8 @@ class Servers:
         self.restore_socket = self._control.restore
 
     async def __aenter__(self) -> "Servers":
-        await self._endpoint.start()
         await self._control.start()
+        await self._endpoint.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:

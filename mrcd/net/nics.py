@@ -23,8 +23,8 @@ _SEGMENTATION = (*_TSO, "tx-udp-segmentation")
 class Nics:
     """The interfaces as the last reconcile() found them.
 
-    `reconcile_later` is called, perhaps more than once, if reconcile() must run again in a while. `warn` is called with a text for the operator at each
-    reconcile().
+    `reconcile_later` is called, perhaps more than once, if reconcile() must run again in a while. `warn` is called with
+    a text for the operator at each reconcile().
     """
 
     def __init__(

@@ -22,6 +22,7 @@ from mrcd.api.metrics.web_config import WebConfig
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon.daemon import Daemon
 from mrcd.fleet.source import FileSource
+from tests.unit import simulated_time
 from tests.unit.page_server import PageServer
 from tests.unit.test_web_config import TLS, basic, certificate
 
@@ -126,6 +127,31 @@ def test_tls_is_for_all_paths_and_rates_are_sampled_while_it_serves(server: Page
     asyncio.run(run())
     rates = endpoint.page.rates.document()
     assert (len(rates["planes"]), rates["at_s"]) == (2, [])  # one sample
+
+
+def test_a_taken_address_costs_only_the_metrics_and_is_tried_again(server: PageServer, tmp_path: Path) -> None:
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    port = taken.getsockname()[1]
+    settings = Metrics(address=f"127.0.0.1:{port}")
+    endpoint = Endpoint(cast(Daemon, server.daemon), FileSource(tmp_path / "mrcd.toml", tmp_path), settings)
+
+    def is_served() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    async def run() -> list[bool]:
+        await endpoint.start()
+        await asyncio.sleep(20)  # simulated
+        taken.close()
+        found = [is_served()]
+        await asyncio.sleep(6)
+        found.append(is_served())
+        await endpoint.stop()
+        return [*found, is_served()]
+
+    assert simulated_time.run(run()) == [False, True, False]
 
 
 def test_health(server: PageServer) -> None:

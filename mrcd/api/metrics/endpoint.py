@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,14 @@ from mrcd.api.metrics.fabric_sums import FabricCollector
 from mrcd.api.metrics.page import Page
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon.daemon import Daemon
-from mrcd.errors import MachineError
 from mrcd.fleet.source import FileSource
 
 if TYPE_CHECKING:
     from mrcd.api.metrics.web_config import WebConfig
 
+log = logging.getLogger("mrcd")
+
+_RETRY_S = 5.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -87,27 +90,38 @@ class Endpoint:
         read = daemon.readers.read
         routes = [scrape_route(registry, read), scrape_route(fabric, read, "/metrics/fabric"), *self.page.routes()]
         self._runner = web.AppRunner(application(routes, self._web_config), access_log=None, shutdown_timeout=1.0)
-        self._sampling: asyncio.Task[None] | None = None
+        self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start to listen. Raises MachineError."""
+        """Start to listen. While the address is taken, or does not exist yet, only these pages are missing."""
         await self._runner.setup()
+        error = await self._listen()
+        if error:
+            log.error("%s: no metrics and no page until it is free; all else works", error)
+        self._serving = asyncio.create_task(self._serve(is_listening=not error))
+
+    async def _serve(self, *, is_listening: bool) -> None:
+        while not is_listening:
+            await asyncio.sleep(_RETRY_S)
+            is_listening = not await self._listen()
+        await self.page.run()
+
+    async def _listen(self) -> str:
+        """Returns why this is not possible; "" if it listens."""
         host, _, port = self._settings.address.rpartition(":")
         context = self._web_config.tls if self._web_config else None
+        site = web.TCPSite(self._runner, host.strip("[]"), int(port), ssl_context=context)
         try:
-            await web.TCPSite(self._runner, host.strip("[]"), int(port), ssl_context=context).start()
+            await site.start()
         except OSError as e:
-            await self.stop()
-            raise MachineError(
-                f"metrics address {self._settings.address}: {e.strerror or e}",
-                hint="set [metrics] address to a free address and port",
-            ) from None
-        self._sampling = asyncio.create_task(self.page.run())
+            await site.stop()
+            return f"metrics address {self._settings.address}: {e.strerror or e}"
+        return ""
 
     async def stop(self) -> None:
         """Stop listening."""
-        if self._sampling is not None:
-            self._sampling.cancel()
+        if self._serving is not None:
+            self._serving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._sampling
+                await self._serving
         await self._runner.cleanup()
