@@ -24,7 +24,7 @@ from mrcd.config.hosts import Host as Host
 from mrcd.config.sections import Auth, Fleet, Section, Switches
 from mrcd.config.sections import Granularity as Granularity
 from mrcd.config.sections import Health as Health
-from mrcd.config.sizes import MAX_EVS_PER_PEER, MAX_PLANES, MAX_T0S, MAX_T1S
+from mrcd.config.sizes import MAX_EVS_PER_PEER, MAX_PLANES, MAX_PREFIXES, MAX_T0S, MAX_T1S
 from mrcd.errors import ConfigError
 
 MAX_SEGMENTS = 6
@@ -294,6 +294,12 @@ class Config(Section):
         _unique("id", [(h.id, h.name) for h in self.hosts])
         _unique("name", [(h.name, f"id {h.id}") for h in self.hosts])
         _unique("place (t0, port)", [((h.t0, h.port), h.name) for h in self.hosts])
+        prefixes = sum(len(h.prefixes) for h in self.hosts) + sum(len(k.prefixes) for k in self.classes)
+        if prefixes > MAX_PREFIXES:
+            raise ValueError(
+                f"hosts and classes have {prefixes:,} prefixes, and the kernel's table has room for {MAX_PREFIXES:,}; "
+                "merge neighbouring ones"
+            )
         for h in self.hosts:
             if h.t0 >= c.t0s:
                 raise ValueError(f"host {h.name}: t0 = {h.t0}, but the cluster has t0s = {c.t0s} (0 to {c.t0s - 1})")

@@ -5,6 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.config.cluster_file import fingerprint
+from mrcd.config.sizes import MAX_PREFIXES
 from mrcd.fabric import links
 from mrcd.fabric.topology import Plan
 from mrcd.kernel import abi, enums
@@ -73,7 +74,6 @@ def classes(plan: Plan) -> NDArray[np.void]:
     return value
 
 
-PREFIXES_MAX = 65536
 _MIN_ROWS, _ROWS_STEP = 64, 8  # of the peers' tables
 _EVENTS_BYTES = 256 * 1024  # 5,000 events
 
@@ -118,5 +118,5 @@ def table_sizes(plan: Plan, existing_rows: int = 0) -> dict[str, int]:
         "mrc_histograms": enums.HISTOGRAMS * abi.BUCKETS,
         "mrc_transitions": len(EvState) * len(Reason),
         "mrc_events": _EVENTS_BYTES,
-        "mrc_prefixes": PREFIXES_MAX,
+        "mrc_prefixes": MAX_PREFIXES,
     }

@@ -55,13 +55,6 @@ WRONG_TYPES = {
     "hook of a host": (host(0, more='hook = "XDP"'), ["hosts[0].hook", "'xdp'"]),
 }
 NAMES = {
-    "control character": (host(0, name="h\\u001b[2J"), ["hosts[0].name: a name has letters", r"'h\x1b[2J'"]),
-    "two lines": (host(0, name="h\\nh"), ["hosts[0].name: a name has letters"]),
-    "empty": (host(0, name=""), ["hosts[0].name: a name has letters"]),
-    "of the cluster": ('[cluster]\nname = "\\u001b"\n' + TWO, ["cluster.name: control characters in"]),
-    "label": (TWO + path(label='"\\u009b"'), ["paths[0].label: control characters in"]),
-}
-NAMES = {
     "control character": (host(0, name=r'"h\u001b[2J"'), ["hosts[0].name: a name has letters", r"'h\x1b[2J'"]),
     "two lines": (host(0, name=r'"h\nh"'), ["hosts[0].name: a name has letters"]),
     "empty name": (host(0, name='""'), ["hosts[0].name: a name has letters"]),
@@ -78,6 +71,10 @@ MISSING = {
     "host without prefix": (host(0, prefixes="[]"), ["hosts[0].prefixes", "at least 1"]),
 }
 CONTRADICTIONS = {
+    "more prefixes than the kernel's table holds": (
+        host(0, prefixes=str([f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}/32" for n in range(1 << 16)])) + host(1),
+        ["65,537 prefixes", "room for 65,536"],
+    ),
     "id twice": (host(0) + host(1, id=0), ["hosts", "id 0", "twice", "h0", "h1"]),
     "name twice": (host(0) + host(1, name='"h0"'), ["hosts", "name h0", "twice", "id 0", "id 1"]),
     "port twice": (host(0) + host(1, port=0), ["hosts", "(t0, port)", "(0, 0)", "h0", "h1"]),
