@@ -153,7 +153,11 @@ class Etcd:
         url = f"{self.endpoint}/v3/watch"
         try:
             async with self._session.post(
-                url, json={"create_request": request}, headers=self._headers(), timeout=timeout
+                url,
+                json={"create_request": request},
+                headers=self._headers(),
+                timeout=timeout,
+                allow_redirects=False,
             ) as response:
                 if response.status != 200:
                     raise _refused(response.status, await response.read())
@@ -219,7 +223,8 @@ class Etcd:
         if self._session.closed:  # under a request that came while the connection was lost
             raise EtcdAway("this host is connecting anew")
         try:
-            async with self._session.post(url, json=body, headers=self._headers()) as response:
+            request = self._session.post(url, json=body, headers=self._headers(), allow_redirects=False)
+            async with request as response:
                 content = await response.read()
                 if response.status != 200:
                     raise _refused(response.status, content)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from mrcd.config.sections import Fleet
 from mrcd.errors import ConfigError
@@ -179,6 +181,26 @@ def test_requests_side_by_side_each_ask_all_endpoints(plain: Server, monkeypatch
             return await asyncio.gather(etcd.put("/side/a", b""), etcd.put("/side/b", b""))
 
         assert all(using(Fleet(etcd=urls), work))
+
+
+def test_no_redirect_is_followed() -> None:
+    """Requests have a password or a token, and etcd redirects none."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        raise web.HTTPTemporaryRedirect("/elsewhere")  # which keeps the body
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_post("/{any:.*}", answer)
+        async with TestServer(app) as server:
+            async with Etcd(Fleet(etcd=[str(server.make_url("/"))])) as etcd:
+                with pytest.raises(EtcdAway, match="HTTP status 307"):
+                    await etcd.put("/k", b"")
+
+    asyncio.run(run())
+    assert asked == ["/v3/kv/put"]
 
 
 # ---- TLS and users ----
