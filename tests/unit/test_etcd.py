@@ -194,10 +194,9 @@ def test_no_redirect_is_followed() -> None:
     async def run() -> None:
         app = web.Application()
         app.router.add_post("/{any:.*}", answer)
-        async with TestServer(app) as server:
-            async with Etcd(Fleet(etcd=[str(server.make_url("/"))])) as etcd:
-                with pytest.raises(EtcdAway, match="HTTP status 307"):
-                    await etcd.put("/k", b"")
+        async with TestServer(app) as server, Etcd(Fleet(etcd=[str(server.make_url("/"))])) as etcd:
+            with pytest.raises(EtcdAway, match="HTTP status 307"):
+                await etcd.put("/k", b"")
 
     asyncio.run(run())
     assert asked == ["/v3/kv/put"]
