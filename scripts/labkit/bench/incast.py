@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from labkit.bench.frame import Bench, Bound, Options, Result, Table, check_only
+from labkit.bench.frame import Bench, Bound, Options, Result, Table, check_only, unmeasured
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -41,6 +41,10 @@ def measure(lab: Lab, options: Options) -> Result:
         rows.append(row)
         words = f"{algorithm}: the victim's goodput beside an incast, of its goodput alone"
         bounds.append(Bound(words, LEAST, "_ratio", is_least=True).judge(row["mean_ratio"]))
+    missing = [a for a in ALGORITHMS if a not in chosen and (not options.only or a in options.only)]
+    bounds += [
+        unmeasured(f"{a}: the victim's goodput beside an incast", "this kernel has no such one") for a in missing
+    ]
     title = "Figure 18: an incast of seven hosts to one, and a victim between the same T0s"
     return Result([Table(title, rows)], bounds)
 
@@ -52,14 +56,17 @@ def _run(lab: Lab, algorithm: str, seconds: float) -> Document:
         victim.poll(_STARTED_S + seconds)
         with _incast(lab, algorithm) as senders:
             progress(f"incast: {algorithm}, beside the incast")
-            began_ns = max(victim.bins)
+            while not all(flow.bins for flow in senders):
+                for flow in senders:
+                    flow.poll(0.05)
+            began_ns = max(min(flow.bins) for flow in senders)
             for _ in range(10):
                 for flow in (victim, *senders):
                     flow.poll((_STARTED_S + seconds) / 10 / (1 + len(senders)))
             ended_ns = max(victim.bins)
         victim.finish()
     first, started = min(victim.bins), int(_STARTED_S * 1e9)
-    alone = goodput.mean(victim.bins, first + started, began_ns) or 0.0
+    alone = goodput.mean(victim.bins, first + started, first + started + int(seconds * 1e9)) or 0.0
     beside = goodput.mean(victim.bins, began_ns + started, ended_ns) or 0.0
     total = sum(goodput.mean(f.bins, began_ns + started, ended_ns) or 0.0 for f in senders)
     return {
