@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Reconciles mrcd's routes with the wanted ones, and notices when another program deletes them.
+"""Reconciles mrcd's routes with the wanted ones, and notices when another program deletes or replaces them.
 
 The kernel's routes are read once; later writes update this copy. read_routes() reads them again, which is necessary
 because the kernel deletes routes together with their interface.
@@ -11,14 +11,18 @@ other programs that change, and the kernel also reports mrcd's own writes.
 import asyncio
 import ctypes as ct
 import errno
+import logging
 import socket
 import struct
 from collections.abc import Callable, Iterable, Sequence
 
-from pyroute2.netlink import rtnl
+from pyroute2.netlink import NLM_F_REPLACE, rtnl
 
+from mrcd.errors import KernelError
 from mrcd.net.messages import PROTOCOL, Route
 from mrcd.net.netlink import Netlink
+
+log = logging.getLogger("mrcd")
 
 Key = tuple[str, int]  # destination, metric
 
@@ -35,6 +39,7 @@ class RouteKeeper:
         self._netlink = netlink
         self._existing: dict[Key, Route] = {}
         self._wanted: dict[int, Sequence[Route]] = {}
+        self._written: set[Key] = set()  # what has been there is taken back from another program
 
     async def read_routes(self) -> None:
         """Reads mrcd's routes from the kernel."""
@@ -49,10 +54,23 @@ class RouteKeeper:
         for route in routes:
             before = self._existing.get(route.key)
             if before != route:
-                await self._netlink.write_route(route, "replace" if before else "add")
-                self._existing[route.key] = route
-                changes.append(f"{'replaced' if before else 'added'} {route.dst} metric {route.metric}")
+                changes.append(f"{await self._write(route, before)} {route.dst} metric {route.metric}")
         return changes + await self._delete(obsolete)
+
+    async def _write(self, route: Route, before: Route | None) -> str:
+        """Writes a route over the one before, if there is one. Returns a word for the log."""
+        done = "replaced" if before else "added"
+        try:
+            await self._netlink.write_route(route, "replace" if before else "add")
+        except KernelError as e:
+            if e.errno != errno.EEXIST or route.key not in self._written:
+                raise
+            await self._netlink.write_route(route, "replace")
+            log.warning("route %s metric %d: another program had replaced it; taken back", route.dst, route.metric)
+            done = "took back"
+        self._existing[route.key] = route
+        self._written.add(route.key)
+        return done
 
     def forget(self, group: int) -> None:
         """Removes a group; remove_others() deletes its routes."""
@@ -70,6 +88,7 @@ class RouteKeeper:
     async def _delete(self, keys: Iterable[Key]) -> list[str]:
         changes = []
         for key in keys:
+            self._written.discard(key)
             route = self._existing.pop(key, None)
             if route is not None:
                 await self._netlink.delete_route(route)
@@ -78,19 +97,27 @@ class RouteKeeper:
 
 
 _SO_ATTACH_FILTER = 26
-_LOAD_16, _LOAD_8, _IS, _RETURN = 0x28, 0x30, 0x15, 0x06
-_TYPE_AT, _PROTOCOL_AT = 4, 16 + 5  # offsets of nlmsg_type, and of rtm_protocol in the struct rtmsg that follows
+_LOAD_16, _LOAD_8, _IS, _HAS, _RETURN = 0x28, 0x30, 0x15, 0x45, 0x06
+_TYPE_AT, _FLAGS_AT, _PROTOCOL_AT = 4, 6, 16 + 5  # offsets in struct nlmsghdr, and in the struct rtmsg behind it
 _MAX_MESSAGE = 1 << 16
-_BATCH_S = 1.0  # routes are deleted many at a time
+_SETTLE_S, _APART_S = 0.02, 0.5  # routes change many at a time; and another daemon may change them again and again
 
 
 def _filter() -> bytes:
-    """Returns a filter (struct sock_filter) for RTM_DELROUTE of mrcd's protocol. It loads in network byte order."""
+    """Returns a filter (struct sock_filter): deletions of mrcd's routes, and routes that replaced another program's.
+
+    It loads in network byte order. The numbers behind a test are how many instructions to skip if it holds, or not.
+    """
     instructions = (
         (_LOAD_16, 0, 0, _TYPE_AT),
-        (_IS, 0, 3, socket.htons(rtnl.RTM_DELROUTE)),
+        (_IS, 0, 2, socket.htons(rtnl.RTM_DELROUTE)),
         (_LOAD_8, 0, 0, _PROTOCOL_AT),
-        (_IS, 0, 1, PROTOCOL),
+        (_IS, 5, 6, PROTOCOL),
+        (_IS, 0, 5, socket.htons(rtnl.RTM_NEWROUTE)),
+        (_LOAD_16, 0, 0, _FLAGS_AT),
+        (_HAS, 0, 3, socket.htons(NLM_F_REPLACE)),
+        (_LOAD_8, 0, 0, _PROTOCOL_AT),
+        (_IS, 1, 0, PROTOCOL),
         (_RETURN, 0, 0, _MAX_MESSAGE),
         (_RETURN, 0, 0, 0),
     )
@@ -98,7 +125,10 @@ def _filter() -> bytes:
 
 
 class RouteWatch:
-    """A socket that is readable when a route of mrcd was deleted. Use as a context manager. Raises OSError."""
+    """A socket that is readable when a route of mrcd was deleted, or a route replaced that may have been mrcd's.
+
+    Use as a context manager. Raises OSError.
+    """
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)
@@ -119,7 +149,7 @@ class RouteWatch:
         return self._socket.fileno()
 
     def drain(self) -> int:
-        """Reads all notifications. Returns the number of deleted routes; lost notifications count as one."""
+        """Reads all notifications. Returns the number of routes; lost notifications count as one."""
         count = 0
         while True:
             try:
@@ -132,18 +162,19 @@ class RouteWatch:
             count += 1
 
 
-async def watch_routes(on_deleted: Callable[[], None]) -> None:
-    """Calls `on_deleted` when routes of mrcd were deleted, at most once a second, until cancelled."""
-    deleted = asyncio.Event()
+async def watch_routes(on_changed: Callable[[], None]) -> None:
+    """Calls `on_changed` when routes of mrcd may have been deleted or replaced, _APART_S apart, until cancelled."""
+    changed = asyncio.Event()
     with RouteWatch() as watch:
         loop = asyncio.get_running_loop()
         while True:
-            loop.add_reader(watch, deleted.set)
+            loop.add_reader(watch, changed.set)
             try:
-                await deleted.wait()
+                await changed.wait()
             finally:
                 loop.remove_reader(watch)
-            deleted.clear()
-            await asyncio.sleep(_BATCH_S)
+            changed.clear()
+            await asyncio.sleep(_SETTLE_S)
             watch.drain()
-            on_deleted()
+            on_changed()
+            await asyncio.sleep(_APART_S)

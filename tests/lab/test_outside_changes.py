@@ -158,6 +158,19 @@ def test_flushed_routes_are_restored(host: Lab) -> None:
     wait_until("it is back too", lambda: routes() == before)
 
 
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_replaced_route_is_taken_back(host: Lab, version: int) -> None:
+    target, family = ("10.99.0.2", "-4") if version == 4 else ("fd00:99::2", "-6")
+
+    def ways() -> set[str]:
+        return {r["dev"] for r in ip(host, "h0", family, "route", "show", target) if r.get("metric") == 100}
+
+    wait_until("traffic to h1 goes into mrc0", lambda: ways() == {"mrc0"})
+    ip(host, "h0", family, "route", "replace", target, "dev", "p0", "metric", "100")
+    wait_until("it does again", lambda: ways() == {"mrc0"})
+    host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", target], check=True)
+
+
 def test_a_nic_without_addresses_gets_them_again(host: Lab) -> None:
     with Ping(host) as ping:
         ip(host, "h0", "-6", "addr", "flush", "dev", "p0")

@@ -10,7 +10,7 @@ import pytest
 from mrcd.errors import KernelError
 from mrcd.net.messages import PROTOCOL, Hop, Route
 from mrcd.net.netlink import Netlink
-from mrcd.net.route_keeper import RouteWatch
+from mrcd.net.route_keeper import RouteKeeper, RouteWatch
 from mrcd.net.routes import BEHIND_MRC0
 from tests.packet.wires import Namespace
 from tests.packet.witness import GATEWAY, as_root, ensure, mine, run, sync, sync_on
@@ -264,6 +264,25 @@ def test_removing_a_route_spares_another_one_to_the_same_place(ns: Namespace, ni
     assert (left["dev"], left["protocol"]) == ("p1", "static")
 
 
+@pytest.mark.parametrize("network", ["10.99.0.3/32", "fd00:99::3/128"])
+def test_a_route_that_another_program_has_replaced_is_taken_back(
+    ns: Namespace, nics: tuple[int, int], network: str
+) -> None:
+    route = Route(network, 100, (Hop(nics[0]),))
+
+    async def take_back(netlink: Netlink) -> list[str]:
+        keeper = RouteKeeper(netlink)
+        await keeper.read_routes()
+        await keeper.set_routes(0, [route])
+        ns.ip("route", "replace", network, "dev", "p1", "metric", "100", "proto", "static")
+        await keeper.read_routes()
+        return await keeper.set_routes(0, [route])
+
+    assert run(take_back) == [f"took back {network} metric 100"]
+    (left,) = ns.json("route", "show", network) if "." in network else ns.json("-6", "route", "show", network)
+    assert (left["dev"], left["protocol"]) == ("p0", str(PROTOCOL))
+
+
 def test_a_route_of_another_program_is_not_overwritten(ns: Namespace, nics: tuple[int, int]) -> None:
     ns.ip("-6", "route", "add", "5f00:0:4000::/48", "dev", "p1", "metric", "1024", "proto", "static")
     with pytest.raises(KernelError, match="EEXIST"):
@@ -306,7 +325,9 @@ def test_routes_stay_when_the_carrier_goes_and_are_restored_after_their_interfac
 
 
 @pytest.mark.parametrize("network", ["10.9.0.0/24", "fd09::/64"])
-def test_only_deletions_of_routes_of_mrcd_are_reported(ns: Namespace, nics: tuple[int, int], network: str) -> None:
+def test_only_deletions_and_replacements_of_routes_of_mrcd_are_reported(
+    ns: Namespace, nics: tuple[int, int], network: str
+) -> None:
     with RouteWatch() as watch:
         for protocol in ("static", "77"):
             ns.ip("route", "add", network, "dev", "p0", "proto", protocol)
@@ -316,3 +337,7 @@ def test_only_deletions_of_routes_of_mrcd_are_reported(ns: Namespace, nics: tupl
         ns.ip("route", "add", network, "dev", "p0", "proto", "77")
         ns.ip("route", "del", network, "dev", "p0")
         assert select.select([watch], [], [], 0)[0]
+        assert watch.drain() == 1
+        for protocol in ("77", "static", "77"):
+            ns.ip("route", "replace", network, "dev", "p0", "proto", protocol)
+            assert watch.drain() == (protocol == "static")
