@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
+from mrcd.config.sizes import MAX_PREFIXES
 from mrcd.errors import KernelError, MachineError
 from mrcd.kernel import abi, attachments, libbpf
 from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.libbpf import LinkInfo
 from mrcd.kernel.links import Attachment, Links, Point
 from mrcd.kernel.pinned import prefix_key
-from mrcd.kernel.settings import PREFIXES_MAX
 from tests.packet.packets import ETHERNET, H0, H2, datagram
 from tests.packet.rig import Bench
 from tests.packet.wires import needs_tcx, until
@@ -189,7 +189,7 @@ def test_used_records_are_counted(bench: Bench) -> None:
 def test_prefixes_are_counted(bench: Bench, prefixes: int) -> None:
     """More than one batch of several thousand."""
     bench.dataplane.set_prefixes({prefix_key((n << 8).to_bytes(4, "big"), 24): H2 for n in range(prefixes)})
-    assert bench.tables.fill()["prefixes"] == (prefixes, PREFIXES_MAX)
+    assert bench.tables.fill()["prefixes"] == (prefixes, MAX_PREFIXES)
 
 
 def test_no_pins_is_an_error_with_a_remedy(bench: Bench) -> None:
