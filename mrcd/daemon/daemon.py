@@ -38,6 +38,7 @@ from mrcd.health.links.watch import LinkWatch
 from mrcd.health.monitor import Monitor
 from mrcd.kernel import enums, libbpf
 from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.migration import own_layouts
 from mrcd.kernel.pinned import Tables, is_detached
 from mrcd.net import hooks, routes
 from mrcd.net.messages import Route
@@ -221,7 +222,8 @@ class Daemon:
         erased = before.erased if before and before.tables is tables else write_tables.Erased()
         write_tables.write_peers(tables, plan, dataplane.refresh, after.replaced_hosts, erased)
         write_tables.write_links(tables, plan)
-        for n, _ in enumerate(dataplane.take_over(tables, after.replaced_hosts)):
+        layouts = running_file.layouts_before(self.run_dir)
+        for n, _ in enumerate(dataplane.take_over(tables, after.replaced_hosts, layouts)):
             if n % AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._update_keys(anew=True)
@@ -285,7 +287,7 @@ class Daemon:
     def save_running(self) -> None:
         """Write running.json, which mrcctl reads while no daemon runs."""
         try:
-            running_file.save_running(self.run_dir, self.plan, self.dataplane.pins, self.programs.hooks)
+            running_file.save_running(self.run_dir, self.plan, self.dataplane.pins, self.programs.hooks, own_layouts())
         except OSError as e:
             self._warn(f"{self.run_dir}: {e.strerror}: while mrcd is down, mrcctl will show the configuration before")
 

@@ -10,9 +10,11 @@ import logging
 import os
 import secrets
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.kernel import abi, btf, features, libbpf
 from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.links import Links
-from mrcd.kernel.migration import migrate
+from mrcd.kernel.migration import migrate, own_layouts
 from mrcd.kernel.object_file import object_path
 from mrcd.kernel.pinned import Tables, change_field, read_node, wire_of
 from mrcd.kernel.pins import PinDescriptors, ensure_bpffs, locked, remove, version_of
@@ -165,16 +167,23 @@ class Dataplane(Links):
         node = _new_node(previous)
         libbpf.update_elem(libbpf.map_fd(maps["mrc_node"]), struct.pack("I", 0), node.tobytes())
 
-    def take_over(self, tables: Tables, replaced_hosts: AbstractSet[int] = frozenset()) -> Iterator[int]:
+    def take_over(
+        self,
+        tables: Tables,
+        replaced_hosts: AbstractSet[int] = frozenset(),
+        layouts: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Iterator[int]:
         """Copies the states in the previous tables to new tables, except for the rows in `replaced_hosts`.
 
-        `tables` already hold the peers and their paths. Yields each row after it is filled, because the work is long:
-        paths with SRHs are compared one by one.
+        `layouts` are those of the last daemon. `tables` already hold the peers and their paths. Yields each row after
+        it is filled, because the work is long: paths with SRHs are compared one by one.
         """
         if not self.fresh or self.replaced is None or self.tables == self.pins:
             return
+        if self.replaced.is_relative_to(self.pins):  # of this version
+            layouts = own_layouts()
         try:
-            for row in migrate(self.replaced, tables, replaced_hosts):
+            for row in migrate(self.replaced, tables, replaced_hosts, layouts):
                 self.refresh(row)
                 yield row
         except MrcdError as e:

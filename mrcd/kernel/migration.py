@@ -4,21 +4,23 @@
 A new size or a new ABI version needs new tables. Their counters start at zero on both ends. A path keeps its state: a
 failed or denied path stays so, and a good path carries traffic without another probe.
 
-A path is identified by its addresses, not by its number. The old records are read by the kernel's BTF, so they may
-have the layout of another version.
+A path is identified by its addresses, not by its number. Records of another version have another layout: a daemon
+leaves its layouts in running.json for the next one, because reading the kernel's BTF takes CAP_SYS_ADMIN.
 """
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.errors import MachineError
-from mrcd.kernel import btf, libbpf
+from mrcd.kernel import abi, btf, libbpf
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
 
@@ -31,15 +33,39 @@ _PATH = ("configured", "dst", "plane", "srh_len")
 Records = NDArray[np.void]
 
 
-def migrate(old: Path, tables: Tables, replaced_hosts: AbstractSet[int] = frozenset()) -> Iterator[int]:
+def own_layouts() -> dict[str, Any]:
+    """Returns the layouts of this version's records for JSON, by the names of their tables."""
+    layouts = {"mrc_peers": abi.PEER, "mrc_evs": abi.EV, "mrc_srhs": abi.SRH, "mrc_auths": abi.AUTH}
+    return {name: np.lib.format.dtype_to_descr(layout) for name, layout in layouts.items()}
+
+
+def _layout(told: Any) -> np.dtype[np.void] | None:
+    """Returns a layout of own_layouts(), perhaps of another version; None if it is none."""
+    try:
+        return np.dtype([(name, kind, *map(tuple, shape)) for name, kind, *shape in told])
+    except (TypeError, ValueError):
+        return None
+
+
+def migrate(
+    old: Path,
+    tables: Tables,
+    replaced_hosts: AbstractSet[int] = frozenset(),
+    layouts: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[int]:
     """Copies states from the tables pinned at `old` to `tables`, which hold the plan and are not in use yet.
 
-    Rows in `replaced_hosts` are not copied: another host has their address now. Yields the row of each peer after it is
-    copied. Raises MachineError if the old tables cannot be read.
+    Rows in `replaced_hosts` are not copied: another host has their address now. `layouts` are those of the old tables;
+    without them the kernel is asked. Yields the row of each peer after it is copied. Raises KernelError and
+    MachineError if the old tables cannot be read.
     """
     with ExitStack() as opened:
-        peers, evs, srhs = (opened.enter_context(_mapped(old / f"mrc_{name}")) for name in ("peers", "evs", "srhs"))
-        auths = opened.enter_context(_mapped(old / "mrc_auths")) if (old / "mrc_auths").exists() else None
+
+        def mapped(name: str) -> Records:
+            return opened.enter_context(_mapped(old / name, _layout(layouts.get(name))))
+
+        peers, evs, srhs = mapped("mrc_peers"), mapped("mrc_evs"), mapped("mrc_srhs")
+        auths = mapped("mrc_auths") if (old / "mrc_auths").exists() else None
         missing = {"configured", "address", *_PEER} - set(peers.dtype.names or ())
         missing |= {*_PATH, *_EV} - set(evs.dtype.names or ())
         if missing or len(evs) % len(peers):
@@ -103,10 +129,11 @@ def _paths(evs: Records, srhs: Records, first: int) -> dict[tuple[bytes, int], R
 
 
 @contextmanager
-def _mapped(path: Path) -> Iterator[Records]:
+def _mapped(path: Path, layout: np.dtype[np.void] | None) -> Iterator[Records]:
     """Maps a pinned table of any version for reading, and yields its records."""
     with libbpf.opened(path) as fd:
-        shape, dtype = btf.map_shape(fd), btf.values(fd)
+        shape = btf.map_shape(fd)
+        dtype = layout if layout is not None and layout.itemsize == shape.value_size else btf.values(fd)
         if dtype is None or dtype.itemsize != shape.value_size:
             raise MachineError(f"{path}: the kernel has no BTF for its layout")
         size = -(-shape.entries * shape.value_size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -16,9 +16,9 @@ RUNNING_FILE = "running.json"
 Document = dict[str, Any]
 
 
-def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document]) -> None:
-    """Write the host's name, its configuration, its hooks and the directory of the pins, by a rename."""
-    document = json.dumps({"host": plan_.host.name, "pins": str(pins), "hooks": hooks})
+def save_running(run_dir: Path, plan_: Plan, pins: Path, hooks: list[Document], layouts: Document) -> None:
+    """Write the host's name, its configuration, hooks, directory of pins and layouts of tables, by a rename."""
+    document = json.dumps({"host": plan_.host.name, "pins": str(pins), "hooks": hooks, "layouts": layouts})
     new = run_dir / (RUNNING_FILE + ".new")
     new.write_text(f'{document[:-1]}, "config": {plan_.config.model_dump_json()}}}')
     new.rename(run_dir / RUNNING_FILE)
@@ -42,6 +42,15 @@ def hosts_before(run_dir: Path) -> dict[int, str]:
         return {first + k: names.name(k) for first, names in ranged for k in range(names.size)}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def layouts_before(run_dir: Path) -> Document:
+    """Return the layouts of the tables of the last run; none if they are unknown."""
+    try:
+        found = read_running(run_dir / RUNNING_FILE)[0]["layouts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def replaced_hosts(before: Mapping[int, str], plan_: Plan) -> set[int]:

@@ -3,6 +3,8 @@
 
 import contextlib
 import ctypes
+import errno
+import json
 import mmap
 import os
 import shutil
@@ -262,8 +264,16 @@ def _known(tables: Tables, width: int) -> dict[int, EvState]:
     return {i // width * 4 + i % width: s for i, s in states.items()}
 
 
+def _refuse(_: int) -> None:
+    """As the kernel does without CAP_SYS_ADMIN."""
+    raise KernelError("read the types of a table", errno.EPERM)
+
+
 @pytest.mark.parametrize("encapsulation", ["usid", "srh", "ecmp"])
-def test_tables_of_another_size_keep_the_states(bpffs: Path, encapsulation: Encapsulation) -> None:
+def test_tables_of_another_size_keep_the_states(
+    bpffs: Path, encapsulation: Encapsulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(btf, "values", _refuse)
     first = _start(bpffs, encapsulation=encapsulation)
     tables = _filled(first)
     _judge(first, tables)
@@ -323,9 +333,17 @@ def _other_tables(directory: Path, source: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def test_tables_of_another_version_are_read_by_their_own_layout(bpffs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [False, True], ids=["by the kernel", "by the last daemon"])
+def test_tables_of_another_version_are_read_by_their_own_layout(
+    bpffs: Path, tmp_path: Path, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     second = Dataplane(_plan(), bpffs)
     old = _other_tables(second.pins.parent / "abi1", tmp_path / "other.c")
+    layouts: dict[str, object] = {"mrc_peers": "nonsense", "mrc_evs": [["state", "<u4"]]}
+    if told:
+        found = {name: np.lib.format.dtype_to_descr(records.dtype) for name, records in old.items()}
+        layouts = json.loads(json.dumps(found))
+        monkeypatch.setattr(btf, "values", _refuse)
     old["mrc_node"]["status"], old["mrc_node"]["plane_mask"] = abi.STATUS_DETACHED, 0b1011
     second.load()
     assert second.fresh
@@ -342,7 +360,7 @@ def test_tables_of_another_version_are_read_by_their_own_layout(bpffs: Path, tmp
         record = old["mrc_evs"][row * 16 + number :][:1].reshape(())
         record["dst"], record["plane"] = new.evs["dst"][H2, number], new.evs["plane"][H2, number]
         record["configured"], record["state"], record["weight"] = 1, state, 8
-    list(second.take_over(new))
+    list(second.take_over(new, layouts=layouts))
     assert _known(new, 4) == STATES
     assert (new.peers["heard_ns"][H2], new.peers["plane_mask"][H2]) == (77, 0b1101)
     new.close()

@@ -71,7 +71,7 @@ class Loaded(Programs):
     def refresh(self, row: int) -> None:
         pass
 
-    def take_over(self, tables: Arrays, replaced_hosts: set[int]) -> Iterator[int]:
+    def take_over(self, tables: Arrays, replaced_hosts: set[int], _: object = None) -> Iterator[int]:
         yield from ()
 
     def set_prefixes(self, prefixes: dict[bytes, int]) -> None:
