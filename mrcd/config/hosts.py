@@ -13,7 +13,7 @@ from mrcd.config.sections import Section
 from mrcd.config.sizes import MAX_HOST_ID, MAX_PORTS, MAX_T0S
 
 _V4_MAPPED = IPv6Network("::ffff:0:0/96")  # the overlay trie stores IPv4 as IPv4-mapped addresses
-_HOST_NAME = re.compile(r"[\w.\[\]-]+")
+_HOST_NAME = re.compile(r"[\w\[][\w.\[\]-]*")
 Hook = Literal["auto", "xdp", "xdp-generic", "tc"]
 
 
@@ -51,7 +51,8 @@ Address6 = Annotated[IPv6Address, BeforeValidator(_address6)]
 
 def _host_name(text: str) -> str:
     if not _HOST_NAME.fullmatch(text):
-        raise ValueError(f"a name has letters, digits, '.', '_' and '-' only, and a range [FIRST-LAST]; not {text!r}")
+        allowed = "a name begins with a letter or digit, and has those, '.', '_' and '-' only, or a range [FIRST-LAST]"
+        raise ValueError(f"{allowed}; not {text!r}")
     return text
 
 

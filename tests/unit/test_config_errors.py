@@ -55,9 +55,13 @@ WRONG_TYPES = {
     "hook of a host": (host(0, more='hook = "XDP"'), ["hosts[0].hook", "'xdp'"]),
 }
 NAMES = {
-    "control character": (host(0, name=r'"h\u001b[2J"'), ["hosts[0].name: a name has letters", r"'h\x1b[2J'"]),
-    "two lines": (host(0, name=r'"h\nh"'), ["hosts[0].name: a name has letters"]),
-    "empty name": (host(0, name='""'), ["hosts[0].name: a name has letters"]),
+    "control character": (host(0, name=r'"h\u001b[2J"'), ["hosts[0].name: a name begins with a letter", r"'h\x1b[2J'"]),
+    "two lines": (host(0, name=r'"h\nh"'), ["hosts[0].name: a name begins with a letter"]),
+    "slash": (host(0, name='"a/b"'), ["hosts[0].name: a name begins with"]),
+    "blank": (host(0, name='"a b"'), ["hosts[0].name: a name begins with"]),
+    "semicolon": (host(0, name='"a;b"'), ["hosts[0].name: a name begins with"]),
+    "two dots": (host(0, name='".."'), ["hosts[0].name: a name begins with"]),
+    "empty name": (host(0, name='""'), ["hosts[0].name: a name begins with a letter"]),
     "name of the cluster": ('[cluster]\nname = "\\u001b"\n' + TWO, ["cluster.name: control characters in"]),
     "label": (TWO + path(label=r'"\u009b"'), ["paths[0].label: control characters in"]),
 }

@@ -187,24 +187,6 @@ def test_generate_pairs_keeps_the_secret_of_the_cluster(mrcctl: Mrcctl, cluster:
     assert (again.exit_code, "exists; nothing was changed" in again.stderr) == (1, True)
 
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (["a/b", "h1"], "host 'a/b': a name with blanks or a slash"),
-        (["h0", "h 1"], "host 'h 1': a name with blanks or a slash"),
-        (["h0", ".."], "host '..': a name with blanks or a slash"),
-    ],
-)
-def test_generate_pairs_refuses_names_that_no_file_can_have(
-    mrcctl: Mrcctl, cluster: Path, names: list[str], said: str
-) -> None:
-    cluster.write_text("".join(host(i, name=f'"{name}"') for i, name in enumerate(names)))
-    done = mrcctl("keys", "generate", "--pairs", str(cluster.parent / "pairs"))
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert said in done.stderr
-    assert not (cluster.parent / "pairs").exists()
-
-
 def test_generate_pairs_add_needs_files_with_a_common_id(mrcctl: Mrcctl, cluster: Path) -> None:
     directory = cluster.parent / "pairs"
     argv = ["keys", "generate", "--pairs", str(directory), "--add"]

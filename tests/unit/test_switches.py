@@ -214,7 +214,7 @@ LISTED = '[[paths]]\nsource = "a"\npeer = "b"\nplane = 0\nsegments = ["5f00::1"]
         ("downlinks = 4", "downlinks = 3", "port 3, but [switches] downlinks is 3"),
         ("[[hosts]]", LISTED + "[[hosts]]", "[[paths]]"),
         ('name = "a"', 'name = "sixteen-letters1"', "15 at most"),
-        ('name = "a"', 'name = "a;b"', "port_names"),
+        ('name = "a"', 'name = "ä"', "port_names"),
         ("downlinks = 4", 'downlinks = 4\nport_names = "swp"', "has no number or neighbour"),
     ],
 )
