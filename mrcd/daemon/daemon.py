@@ -252,8 +252,6 @@ class Daemon:
         if other_wire and not self.detached:
             parts = self.dataplane, self.tables, self.monitor.announce, self.write_routes
             await wire_change.leave(other_wire, *parts)
-        else:
-            wire_change.tell_wire(self.tables, self.dataplane)
         self.attach_programs()
         wire_change.tell_wire(self.tables, self.dataplane)
         self._write_receiver(merging=True)

@@ -97,7 +97,7 @@ class Endpoint:
         await self._runner.setup()
         error = await self._listen()
         if error:
-            log.error("%s: no metrics and no page until it is free; all else works", error)
+            log.error("%s: no metrics and no page; free it, or set [metrics] address; all else works", error)
         self._serving = asyncio.create_task(self._serve(is_listening=not error))
 
     async def _serve(self, *, is_listening: bool) -> None:
