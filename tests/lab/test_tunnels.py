@@ -33,7 +33,7 @@ def tunnel_ends() -> Ends:
 
 
 def send_bulk(lab: Lab, ends: Ends) -> None:
-    """Sends data over TCP. Fails if every second segment is sent again: bursts that arrive in wrong pieces all are."""
+    """Sends data over TCP. Fails if a fifth is sent again: of bursts that arrive in wrong pieces more is."""
     with Flow(lab, ends) as flow:
 
         def has_arrived() -> bool:
@@ -42,7 +42,7 @@ def send_bulk(lab: Lab, ends: Ends) -> None:
 
         wait_until("the data arrives", has_arrived)
         flow.finish()
-    assert flow.retransmitted_segments < sum(flow.bins.values()) / flow.mss_bytes / 2
+    assert flow.retransmitted_segments < sum(flow.bins.values()) / flow.mss_bytes / 5
 
 
 @pytest.mark.parametrize("kind", TUNNELS)
