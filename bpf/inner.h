@@ -125,19 +125,4 @@ static __always_inline int is_small(const struct __sk_buff *skb)
 	return !skb->gso_size && skb->len <= SMALL_PACKET_MAX;
 }
 
-/* Protocols whose checksum lies in the first 18 bytes of their header, if a NIC is to write it at all. SCTP is another. */
-#define NEAR_CHECKSUMS                                                                                             \
-	(1ULL << IPPROTO_ICMP | 1ULL << IPPROTO_TCP | 1ULL << IPPROTO_UDP | 1ULL << IPPROTO_ESP | 1ULL << IPPROTO_AH | \
-	 1ULL << IPPROTO_ICMPV6)
-
-/* Return 1 if this packet can carry a probe: its checksum must lie in the ballast, wherever the NIC writes it. The
- * checksum of a packet in a tunnel, or with IPv6 extension headers, may lie behind the ballast.
- */
-static __always_inline int can_carry_probe(const struct inner *inner)
-{
-	__u64 near = NEAR_CHECKSUMS >> (inner->ip_proto & 63) & (inner->ip_proto < 64);
-
-	return inner->l3_length <= sizeof(struct ipv6hdr) && (near || inner->ip_proto == IPPROTO_SCTP);
-}
-
 #endif

@@ -139,10 +139,9 @@ int mrc_push(struct __sk_buff *skb)
 		rotation->data = 1;
 	note_priority(skb, host_id);
 	gap_us = settings.probe_gap_us << (ack ? !rotation->data : !is_small(skb));
-	if (can_carry_probe(&inner) &&
-	    (rotation->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS)))
+	if (rotation->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS))
 		keep_timer_packet(skb, self, request.now);
-	if (can_carry_probe(&inner) && piggyback_probe(skb, self, peer, rotation, &request, gap_us))
+	if (piggyback_probe(skb, self, peer, rotation, &request, gap_us))
 		request.now = now_ns(); /* this packet is sent after the request */
 	if (ack && policy <= MRC_POLICY_SPRAY && should_duplicate(skb, &inner, &tcp, request.now))
 		send_clone(skb, self, CLONE_DUP_ACK, &request);

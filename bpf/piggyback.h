@@ -79,14 +79,12 @@ static __always_inline int can_pay_for_probe(struct __sk_buff *skb, const struct
 	return 1;
 }
 
-/* Return 1 if make_room() can make a request of a clone of this packet: the kernel does not shorten encapsulated
- * packets.
- */
+/* Return 1 if make_room() can make a request of a clone of this packet. */
 static __noinline int can_piggyback(struct __sk_buff *skb)
 {
 	__u32 first;
 
-	return keeps_packet(skb, report_size(0, &first)) || !encapsulated(skb);
+	return keeps_packet(skb, report_size(0, &first)) || can_be_cut_off(skb);
 }
 
 /* Return 1 if traffic to this peer is so dense that its end is to be noticed: probe_packets packets since the last

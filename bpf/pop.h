@@ -128,7 +128,7 @@ static __always_inline void probe_on_arrival(struct __sk_buff *skb, const struct
 	struct inner inner = {};
 
 	if (!rotation || !self || !is_small(skb) || rotation->unprobed < settings.probe_packets ||
-	    parse_inner(skb, &key, &inner) || !can_carry_probe(&inner))
+	    parse_inner(skb, &key, &inner))
 		return;
 	request.now = now_ns();
 	request.traffic_class = inner.traffic_class;

@@ -30,12 +30,10 @@
 static __always_inline int make_timer_packet(struct __sk_buff *skb)
 {
 	__u32 least = ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr), first;
-	/* The kernel does not cut off the place of a pending checksum. */
-	__u32 longer = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr);
 	struct mrc_timer *timer = timer_packet();
 	__be16 type = bpf_htons(TIMER_TYPE);
 
-	if (!timer || (bpf_skb_change_tail(skb, least, 0) && bpf_skb_change_tail(skb, longer, 0)) ||
+	if (!timer || (bpf_skb_change_tail(skb, least, 0) && bpf_skb_change_tail(skb, ETH_HLEN + MRC_BALLAST, 0)) ||
 	    make_room_in_place(skb, sizeof(struct ipv6hdr) + sizeof(struct outer_l4), report_size(0, &first)) ||
 	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))
 		return -1;
@@ -54,7 +52,7 @@ static __always_inline void keep_timer_packet(struct __sk_buff *skb, const struc
 	if (aged(now, timer->dense_ns, MRC_TIMER_NS))
 		timer->dense_ns = now;
 	before = *(volatile __u64 *)&timer->made_ns;
-	if (!aged(now, timer->ns, TIMER_LOST_NS) || !aged(now, before, TIMER_LOST_NS) || encapsulated(skb) ||
+	if (!aged(now, timer->ns, TIMER_LOST_NS) || !aged(now, before, TIMER_LOST_NS) || !can_be_cut_off(skb) ||
 	    __sync_val_compare_and_swap(&timer->made_ns, before, now) != before)
 		return;
 	timer->id = bpf_get_prandom_u32() | 1; /* an older timer packet that reappears ends at its next pass */

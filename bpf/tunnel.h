@@ -17,6 +17,8 @@
 #include "parse.h"
 
 #define ERROR_EALREADY (-114) /* -EALREADY */
+#define NO_HEADER 0xffff /* sk_buff.transport_header: not known */
+#define CHECKSUM_PARTIAL 3 /* sk_buff.ip_summed: the NIC is to write the checksum */
 #define SPARE_BYTES 4 /* bytes; added and removed again */
 
 /* UAPI headers before Linux 6.3 lack them. */
@@ -27,12 +29,14 @@
 
 /* The kernel's struct sk_buff; libbpf relocates these fields. */
 struct sk_buff___kernel {
+	unsigned char *head, *data;
 	__u32 data_len;
 	__u32 truesize;
 	__u32 end;
-	__u16 network_header;
+	__u16 network_header, transport_header;
 	__u16 inner_network_header;
-	__u8 encapsulation : 1;
+	__u16 csum_start, csum_offset; /* from `head`; from csum_start */
+	__u8 encapsulation : 1, ip_summed : 2;
 } __attribute__((preserve_access_index));
 
 extern void *bpf_cast_to_kern_ctx(void *) __ksym __weak; /* Linux 6.2 and later */
@@ -47,6 +51,33 @@ __noinline int encapsulated(struct __sk_buff *skb)
 		return BPF_CORE_READ_BITFIELD(k, encapsulation);
 	}
 	return BPF_CORE_READ_BITFIELD_PROBED(k, encapsulation);
+}
+
+/* Return 1 if a clone of this packet can be cut off behind MRC_BALLAST bytes. The kernel cuts neither encapsulated
+ * packets, nor headers of the network layer, nor the place of a checksum that is still to be written.
+ */
+__noinline int can_be_cut_off(struct __sk_buff *skb)
+{
+	const struct sk_buff___kernel *k = (void *)skb;
+	__u32 headroom, transport, checksum, partial;
+
+	if (encapsulated(skb))
+		return 0;
+	if (settings.kernel_has & MRC_KERNEL_HAS_KERN_CTX) {
+		k = bpf_cast_to_kern_ctx(skb);
+		headroom = k->data - k->head;
+		transport = k->transport_header;
+		checksum = k->csum_start + k->csum_offset;
+		partial = BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL;
+	} else {
+		headroom = BPF_CORE_READ(k, data) - BPF_CORE_READ(k, head);
+		transport = BPF_CORE_READ(k, transport_header);
+		checksum = BPF_CORE_READ(k, csum_start) + BPF_CORE_READ(k, csum_offset);
+		partial = BPF_CORE_READ_BITFIELD_PROBED(k, ip_summed) == CHECKSUM_PARTIAL;
+	}
+	if (partial)
+		return checksum + sizeof(__sum16) <= headroom + ETH_HLEN + MRC_BALLAST;
+	return transport == NO_HEADER || transport <= headroom + ETH_HLEN + MRC_BALLAST;
 }
 
 /* Write the lengths of a popped UDP segment that has those of its burst. It has no checksum, because bursts with one

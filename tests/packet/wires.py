@@ -144,16 +144,19 @@ class Frame:
 
 @dataclass(frozen=True)
 class Gso:
-    """A packet to be segmented later into `size` bytes of payload; `l4_at` is the offset of TCP or UDP."""
+    """A packet to be segmented later into `size` bytes of payload; `l4_at` is the offset of TCP or UDP.
 
-    kind: Literal["tcp4", "tcp6", "udp"]
+    Of kind "none", it is one packet of UDP whose checksum is to be written later.
+    """
+
+    kind: Literal["tcp4", "tcp6", "udp", "none"]
     size: int
     l4_at: int
 
     def header(self, frame: bytes) -> bytes:
         """Returns the struct virtio_net_hdr, which also leaves the checksum to be computed."""
-        needs_csum, kind = 1, {"tcp4": 1, "tcp6": 4, "udp": 5}[self.kind]
-        if self.kind == "udp":
+        needs_csum, kind = 1, {"tcp4": 1, "tcp6": 4, "udp": 5, "none": 0}[self.kind]
+        if self.kind in ("udp", "none"):
             l4_length, csum_at = 8, 6
         else:
             l4_length, csum_at = (frame[self.l4_at + 12] >> 4) * 4, 16
