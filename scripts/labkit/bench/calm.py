@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+from labkit.bench.faults import INCAST, STALLS_S
 from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, check_only
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
@@ -25,7 +26,6 @@ from labkit.traffic.flow import Ends, Flow
 STALL_S = 0.5
 STALLS_PER_MINUTE = 2
 DROP = 0.01
-SHORT_STALLS_S = (0.005, 0.015, 0.05)
 _BETWEEN_STALLS_S = 2.5
 _BETWEEN_SHORT_S = 0.5
 _STEP_S = 10.0
@@ -54,8 +54,8 @@ def _stall(poll: Poll, minutes: float) -> str:
 
 
 def _incast(poll: Poll, minutes: float) -> str:
-    times = max(1, round(minutes * 60 / (_BETWEEN_SHORT_S * len(SHORT_STALLS_S))))
-    return _stalls(poll, SHORT_STALLS_S * times, _BETWEEN_SHORT_S, (max(os.sched_getaffinity(0)),))
+    times = max(1, round(minutes * 60 / (_BETWEEN_SHORT_S * len(STALLS_S))))
+    return _stalls(poll, STALLS_S * times, _BETWEEN_SHORT_S, (max(os.sched_getaffinity(0)),))
 
 
 def _stalls(poll: Poll, lengths_s: Sequence[float], between_s: float, cpus: Collection[int]) -> str:
@@ -95,7 +95,7 @@ CASES = (
         "incast",
         "no EV is ASSUMED_BAD when seven hosts send to one, and one of its CPUs stalls for up to 50 ms",
         _incast,
-        shape={"hosts": 8, "hosts_per_t0": 4, "rate_bits_per_s": 200_000_000},
+        shape=INCAST,
         senders=(0, 1, 3, 4, 5, 6, 7),
     ),
 )

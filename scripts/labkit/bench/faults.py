@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,9 @@ _ALWAYS = np.iinfo(np.int64).max
 Pair = tuple[str, str]  # source, peer
 Missing = dict[tuple[Pair, int], int]  # by pair and EV: data packets sent and not received
 Bounds = tuple[tuple[str, float], ...]  # percentile, ns
+INCAST = {"hosts": 8, "hosts_per_t0": 4, "rate_bits_per_s": 200_000_000}  # shape of the lab
+STALLS_S = (0.005, 0.015, 0.05)
+STALLS_WORDS = f"for {', '.join(f'{s * 1000:g}' for s in STALLS_S)} ms in turn"
 BLACKHOLE: Bounds = (("p50", 500 * US), ("p99", 3 * MS))
 HEAVY_LOSS: Bounds = (("p99", 20 * MS),)
 
@@ -72,7 +75,8 @@ class Kind:
     cap_s: float = HARD_CAP_S
     timed: tuple[str, str] = (SOURCE, TARGET)  # (source, peer) of the timed EVs
     bounds: Bounds = ()
-    overlay: dict[str, float] = field(default_factory=dict)  # non-default settings of the lab
+    shape: dict[str, Any] = field(default_factory=dict)  # of the lab (Lab.up)
+    stressed: bool = False  # all other hosts send to h2, too, while one CPU stalls again and again
 
     def at(self, place: Place) -> str:
         """Returns the TARGET of `scripts/lab fail`."""
@@ -120,7 +124,15 @@ KINDS = (
         T1,
         drop=0.2,
         cap_s=LOSSY_CAP_S,
-        overlay={"dup_ack_us": 0},
+        shape={"overlay": {"dup_ack_us": 0}},
+    ),
+    Kind(
+        "t1-blackhole-incast",
+        f"a T1 forwards nothing; seven hosts send to h2 over 200 Mbit/s, and a CPU stalls {STALLS_WORDS}",
+        T1,
+        bounds=BLACKHOLE[1:],
+        shape=INCAST,
+        stressed=True,
     ),
 )
 BY_NAME = {k.name: k for k in KINDS}

@@ -77,6 +77,10 @@ def busy_cpus() -> Iterator[str]:
             child.terminate()  # it ends its own children
 
 
+def _no_priority() -> MachineError:
+    return MachineError("a process may not have real-time priority here", hint="run as root, outside a container")
+
+
 def stall(seconds: float, meanwhile: Callable[[float], None], cpus: Collection[int] = ()) -> int:
     """Lets only interrupts run on these CPUs, or on any, for `seconds`.
 
@@ -100,8 +104,37 @@ def stall(seconds: float, meanwhile: Callable[[float], None], cpus: Collection[i
             hog.kill()
             hog.wait()
     if not all(said):
-        raise MachineError("a process may not have real-time priority here", hint="run as root, outside a container")
+        raise _no_priority()
     return max(int(s) for s in said)
+
+
+# The same again and again: for each of these times, as far apart.
+_HOGS = f"""
+import itertools, os, sys, time
+cpu, apart_s, *lengths_s = map(float, sys.argv[1:])
+os.sched_setaffinity(0, {{int(cpu)}})
+for length_s in itertools.cycle(lengths_s):
+    time.sleep(apart_s)
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param({_PRIORITY}))
+    end = time.monotonic() + length_s
+    while time.monotonic() < end:
+        pass
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+"""
+
+
+@contextlib.contextmanager
+def stalls(lengths_s: Iterable[float], apart_s: float) -> Iterator[None]:
+    """A block in which only interrupts run on the last CPU for these times, again and again, `apart_s` apart."""
+    numbers = [max(os.sched_getaffinity(0)), apart_s, *lengths_s]
+    hog = subprocess.Popen([sys.executable, "-I", "-c", _HOGS, *map(str, numbers)])
+    try:
+        yield
+        if hog.poll() is not None:
+            raise _no_priority()
+    finally:
+        hog.kill()
+        hog.wait()
 
 
 class Pause(NamedTuple):
