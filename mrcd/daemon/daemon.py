@@ -24,6 +24,7 @@ from mrcd.daemon import wire_change, write_tables
 from mrcd.daemon.attached_programs import AttachedPrograms
 from mrcd.daemon.netlink_watch import NetlinkWatch
 from mrcd.daemon.peer_routes import AT_ONCE, PeerRoutes
+from mrcd.daemon.peer_ways import PeerWays
 from mrcd.daemon.pin_keeper import keep_pins
 from mrcd.daemon.plane_mask import PlaneMask
 from mrcd.denials.deny_and_allow import DenialControl
@@ -93,6 +94,7 @@ class Daemon:
         self.keyring = Keyring(plan.host.id)
         self.routed = asyncio.Event()  # set when a peer has routes to mrc0, or none needs any
         self.nics: Nics
+        self.ways: PeerWays
         self.tables: Tables
         self.view: documents.View
         self.monitor: Monitor
@@ -109,6 +111,7 @@ class Daemon:
     async def start(self, netlink: Netlink) -> None:
         """Load the programs and put the plan in force."""
         self.netlink, self._routes = netlink, PeerRoutes(netlink, self._routes_of, self._note_written, self._watch.wake)
+        self.ways = PeerWays(netlink, self.netlink_lock, self._routes.written, self.look_at_routes)
         self.nics = Nics(self.plan, netlink, self._warn, self._watch.retry)
         secrets = read_secrets(self.plan)
         libbpf.use_bcc()
@@ -360,6 +363,10 @@ class Daemon:
         """Have the kernel's routes read again soon, and those of all peers written where they differ."""
         self._routes.mark_all(self.peers)
 
+    def _note_routes_changed(self) -> None:
+        self.look_at_routes()
+        self.ways.ask_soon()
+
     async def write_routes(self) -> None:
         """Write the routes of all peers now. Raises MrcdError."""
         await self._routes.write_all(self.peers)
@@ -414,6 +421,7 @@ class Daemon:
     async def _watch_faults(self) -> None:
         while True:
             try:
+                self.faults.memory.ways = self.ways.wrong(self.plan.peers)
                 self.faults.note(await self.readers.read(lambda: self.faults.diagnose(self.tables, self.plan)))
             except Exception as e:  # an error here must not end the watch of paths
                 self._warn(f"the diagnosis failed: {type(e).__name__}: {e}; mrcd continues")
@@ -433,7 +441,8 @@ class Daemon:
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running, self.attach_anew),
             )
-            group.create_task(watch_routes(self.look_at_routes))
+            group.create_task(watch_routes(self._note_routes_changed))
+            group.create_task(self.ways.run(lambda: self.plan))
 
     async def run_netlink(self) -> None:
         """Follow links, neighbours and peers' usable EVs; keep the routes."""

@@ -38,6 +38,10 @@ class PeerRoutes:
         self._failed: dict[int, MrcdError] = {}  # rows that the kernel has refused since the last error was raised
         self._remove_others = False  # when no row is left, delete routes that belong to nobody
 
+    def written(self, row: int) -> Sequence[Route] | None:
+        """Returns the routes of a peer; None while they are to be written."""
+        return None if row in self._changed or self._read_kernel else self._keeper.wanted(row)
+
     def mark(self, row: int) -> None:
         """Have the routes of a peer written soon."""
         self._changed.add(row)

@@ -30,6 +30,7 @@ _WORDS = {
     Kind.PEER_DETACHED: "is detached",
     Kind.DETACHED: "is detached",
     Kind.WRONG_KEY: "has other secrets than others: they refuse each other's packets",
+    Kind.OTHER_ROUTE: "sends traffic past mrcd, by another program's route or rule",
     Kind.CONFIG_DIFFERS: "has another cluster file or version than others: they refuse each other's packets",
 }
 _OF_HOST = {
@@ -38,6 +39,7 @@ _OF_HOST = {
     Kind.PEER_DETACHED: "on {}: `mrcctl attach`",
     Kind.DETACHED: "on {}: `mrcctl attach`",
     Kind.WRONG_KEY: "on {} and another host: `mrcctl keys status`",
+    Kind.OTHER_ROUTE: "on {}: `mrcctl status` names the route",
     Kind.CONFIG_DIFFERS: "on {} and another host: `mrcctl config show`, `mrcctl version`",
     Kind.DENIED: "`mrcctl denials` and `mrcctl fleet status` say by whom and until when",
 }

@@ -36,6 +36,7 @@ from mrcd.net.messages import (
     read_route,
     route_request,
 )
+from mrcd.net.way import Way
 
 _NO_IPV6 = "the sysctl net.ipv6.conf.NIC.disable_ipv6 must be 0"
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
@@ -43,6 +44,8 @@ _SCOPE_NOWHERE = 255
 _IFA_F_NODAD = 0x02
 _MAX_ALIAS = 254  # characters
 _ETHERNET = 14  # bytes of the header
+_LOCAL = 2  # RTN_LOCAL
+_LOOK_UP = 0x1000 | 0x2000  # RTM_F_LOOKUP_TABLE, RTM_F_FIB_MATCH: the route itself, with its table
 _EVENTS = rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV6_IFADDR
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 
@@ -229,6 +232,28 @@ class Netlink:
                     found[route.key] = route
         return found
 
+    async def way_to(self, destination: str, source: str | None) -> Way:
+        """Returns the route that the kernel takes to an address. Raises KernelError."""
+        family = socket.AF_INET6 if ":" in destination else socket.AF_INET
+        spec = {"src": source} if source else {}
+        try:
+            answers = await self._ipr.route("get", dst=destination, family=family, flags=_LOOK_UP, **spec)
+        except NetlinkError as e:
+            return Way(destination, source, error=e.code)
+        (msg,) = answers
+        plain = "0.0.0.0" if family == socket.AF_INET else "::"
+        oif = msg.get("RTA_OIF") or msg.get("RTA_MULTIPATH", [{"oif": 0}])[0]["oif"]
+        return Way(
+            destination,
+            source,
+            table=msg.get("RTA_TABLE") or msg["table"],
+            protocol=msg["proto"],
+            is_local=msg["type"] == _LOCAL,
+            dst=f"{msg.get('RTA_DST') or plain}/{msg['dst_len']}",
+            metric=msg.get("RTA_PRIORITY") or 0,
+            interface=_name(oif),
+        )
+
     async def write_route(self, route: Route, verb: str) -> None:
         """Adds or replaces a route, and compares it with the kernel's answer. Raises KernelError, MachineError."""
         try:
@@ -292,6 +317,13 @@ class Netlink:
                     # Also if events were lost (ENOBUFS): the caller watches anew, and reads the whole state then.
                     code = e.code if isinstance(e, NetlinkError) else e.errno
                     raise KernelError("watch links and neighbours", code or errno.EIO) from None
+
+
+def _name(ifindex: int) -> str:
+    try:
+        return socket.if_indextoname(ifindex)
+    except OSError:  # it has disappeared
+        return f"interface {ifindex}"
 
 
 def _mac(interface: str) -> str:

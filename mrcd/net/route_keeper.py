@@ -72,6 +72,10 @@ class RouteKeeper:
         self._written.add(route.key)
         return done
 
+    def wanted(self, group: int) -> Sequence[Route]:
+        """Returns the routes of a group."""
+        return self._wanted.get(group, ())
+
     def forget(self, group: int) -> None:
         """Removes a group; remove_others() deletes its routes."""
         self._wanted.pop(group, None)
@@ -99,17 +103,20 @@ class RouteKeeper:
 _SO_ATTACH_FILTER = 26
 _LOAD_16, _LOAD_8, _IS, _HAS, _RETURN = 0x28, 0x30, 0x15, 0x45, 0x06
 _TYPE_AT, _FLAGS_AT, _PROTOCOL_AT = 4, 6, 16 + 5  # offsets in struct nlmsghdr, and in the struct rtmsg behind it
+_IPV6_RULES = 1 << 18  # RTNLGRP_IPV6_RULE
 _MAX_MESSAGE = 1 << 16
 _SETTLE_S, _APART_S = 0.02, 0.5  # routes change many at a time; and another daemon may change them again and again
 
 
 def _filter() -> bytes:
-    """Returns a filter (struct sock_filter): deletions of mrcd's routes, and routes that replaced another program's.
+    """Returns the filter of RouteWatch (struct sock_filter).
 
     It loads in network byte order. The numbers behind a test are how many instructions to skip if it holds, or not.
     """
     instructions = (
         (_LOAD_16, 0, 0, _TYPE_AT),
+        (_IS, 9, 0, socket.htons(rtnl.RTM_NEWRULE)),
+        (_IS, 8, 0, socket.htons(rtnl.RTM_DELRULE)),
         (_IS, 0, 2, socket.htons(rtnl.RTM_DELROUTE)),
         (_LOAD_8, 0, 0, _PROTOCOL_AT),
         (_IS, 5, 6, PROTOCOL),
@@ -125,7 +132,7 @@ def _filter() -> bytes:
 
 
 class RouteWatch:
-    """A socket that is readable when a route of mrcd was deleted, or a route replaced that may have been mrcd's.
+    """A socket that is readable when a rule was changed, or a route of mrcd deleted, or perhaps replaced.
 
     Use as a context manager. Raises OSError.
     """
@@ -136,7 +143,7 @@ class RouteWatch:
         buffer = ct.create_string_buffer(code)
         program = struct.pack("HP", len(code) // 8, ct.addressof(buffer))
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-        self._socket.bind((0, rtnl.RTMGRP_IPV4_ROUTE | rtnl.RTMGRP_IPV6_ROUTE))
+        self._socket.bind((0, rtnl.RTMGRP_IPV4_ROUTE | rtnl.RTMGRP_IPV6_ROUTE | rtnl.RTMGRP_IPV4_RULE | _IPV6_RULES))
 
     def __enter__(self) -> "RouteWatch":
         return self
@@ -149,7 +156,7 @@ class RouteWatch:
         return self._socket.fileno()
 
     def drain(self) -> int:
-        """Reads all notifications. Returns the number of routes; lost notifications count as one."""
+        """Reads all notifications. Returns their number; lost notifications count as one."""
         count = 0
         while True:
             try:
@@ -163,7 +170,7 @@ class RouteWatch:
 
 
 async def watch_routes(on_changed: Callable[[], None]) -> None:
-    """Calls `on_changed` when routes of mrcd may have been deleted or replaced, _APART_S apart, until cancelled."""
+    """Calls `on_changed` when rules or routes of mrcd may have changed, _APART_S apart, until cancelled."""
     changed = asyncio.Event()
     with RouteWatch() as watch:
         loop = asyncio.get_running_loop()

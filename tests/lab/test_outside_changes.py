@@ -171,6 +171,28 @@ def test_a_replaced_route_is_taken_back(host: Lab, version: int) -> None:
     host.exec("h0", ["ping", "-c4", "-i0.01", "-W1", target], check=True)
 
 
+OTHER_ROUTES = {
+    "a better metric": (["route", "add", "10.99.0.2", "dev", "p0", "metric", "1"], "10.99.0.2/32 dev p0 metric 1"),
+    "a rule": (["rule", "add", "pref", "100", "to", "10.99.0.0/16", "lookup", "99"], "of table 99"),
+}
+
+
+@pytest.mark.parametrize(("command", "named"), OTHER_ROUTES.values(), ids=OTHER_ROUTES)
+def test_a_route_that_comes_before_mrcds_is_named_and_left_alone(host: Lab, command: list[str], named: str) -> None:
+    ip(host, "h0", "route", "add", "10.99.0.0/16", "dev", "p0", "table", "99")
+    ip(host, "h0", *command)
+    try:
+        wait_until("status names it", lambda: [c["cause"] for c in status(host)["diagnosis"]] == ["other_route"])
+        (cause,) = status(host)["diagnosis"]
+        assert named in cause["sentence"]
+        assert (cause["target"], cause["severity"]) == ("host:h0", "critical")
+        assert host.exec("h0", ["mrcctl", "status", "--check"]).returncode == 2
+    finally:
+        ip(host, "h0", command[0], "del", *command[2:])
+        ip(host, "h0", "route", "del", "10.99.0.0/16", "dev", "p0", "table", "99")
+    wait_until("all is well again", lambda: status(host)["diagnosis"] == [])
+
+
 def test_a_nic_without_addresses_gets_them_again(host: Lab) -> None:
     with Ping(host) as ping:
         ip(host, "h0", "-6", "addr", "flush", "dev", "p0")

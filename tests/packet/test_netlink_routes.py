@@ -324,6 +324,14 @@ def test_routes_stay_when_the_carrier_goes_and_are_restored_after_their_interfac
     assert sync(route) == ["added 5f00:0:4000::/48 metric 1024"]
 
 
+@pytest.mark.parametrize("family", ["-4", "-6"])
+def test_rules_are_reported(ns: Namespace, family: str) -> None:
+    with RouteWatch() as watch:
+        for verb in ("add", "del"):
+            ns.ip(family, "rule", verb, "pref", "100", "lookup", "99")
+            assert watch.drain() == 1
+
+
 @pytest.mark.parametrize("network", ["10.9.0.0/24", "fd09::/64"])
 def test_only_deletions_and_replacements_of_routes_of_mrcd_are_reported(
     ns: Namespace, nics: tuple[int, int], network: str

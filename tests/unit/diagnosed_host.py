@@ -23,6 +23,7 @@ from mrcd.kernel import abi, pinned
 from mrcd.kernel.enums import Drop, EvState, Reason
 from mrcd.net.link_state import LinkState
 from mrcd.net.nic_rates import NicRate
+from mrcd.net.way import Way
 from tests.cluster_files import host
 from tests.unit.arrays import Arrays
 
@@ -130,6 +131,13 @@ class Host(Arrays):
         self.memory = Memory()
         self.memory.note_counters(0, {}, dict.fromkeys(unroutable, 100))
         self.memory.note_counters(S, {reason.text: 7 for reason in reasons}, dict.fromkeys(unroutable, 139))
+        return self
+
+    def other_way(self, *peers: int) -> "Host":
+        """Has the kernel take another program's route to these peers."""
+        self.memory = Memory()
+        way = Way("10.0.4.1", "10.0.0.1", table=254, dst="10.0.0.0/8", interface="p0")
+        self.memory.ways = {f"h{peer}": way for peer in peers}
         return self
 
     def causes(self) -> list[Cause]:

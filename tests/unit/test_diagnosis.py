@@ -258,6 +258,16 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
     "an older version tells no file": (lambda: Host().told(4, by=0), [], []),
     "a silent peer's file": (lambda: Host().told(4).silent(4), ["peer_down peer:h4!"], []),
     "the file of one never heard": (lambda: Host().told(4).put("peers.heard_ns", 4, 0), [], []),
+    # ---- this host's routes ----
+    "another route to a peer": (
+        lambda: Host().other_way(4), ["other_route host:h0!"],
+        ["Traffic to h4 goes past mrcd: the kernel takes the route 10.0.0.0/8 dev p0",
+         "`ip route get fibmatch 10.0.4.1 from 10.0.0.1` shows it"]),
+    "another route to all peers": (
+        lambda: Host().other_way(*range(1, 9)), ["other_route host:h0!"], ["to 8 of 8 peers, such as h1, goes"]),
+    "another route on a detached host": (
+        lambda: Host().put("node.status", (), abi.STATUS_DETACHED).other_way(4),
+        ["other_route host:h0!", "detached host:h0!"], []),
     # ---- hosts of other versions ----
     "another version": (lambda: Host().wire(4), ["config_differs peer:h4!"],
                         ["h4 speaks wire version 9, h0 2: traffic between them takes the kernel's own routes"]),

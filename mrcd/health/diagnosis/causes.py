@@ -26,6 +26,7 @@ class Kind(StrEnum):
     CONGESTION = "congestion"  # packets take longer through one element of a plane
     DENIED = "denied"  # by an administrator of this host
     DETACHED = "detached"  # this host, by its administrator
+    OTHER_ROUTE = "other_route"  # the kernel takes another program's route to peers
     HOST = "host"  # nothing gets through to any peer: this host, or the whole fabric
     UNKNOWN = "unknown"  # no single element explains some failed EVs
 

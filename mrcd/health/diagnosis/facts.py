@@ -23,6 +23,7 @@ from mrcd.kernel.enums import Drop, EvState, Reason
 from mrcd.kernel.pinned import Tables, is_detached, wire_of
 from mrcd.net.link_state import LinkState, link_state
 from mrcd.net.nic_rates import NicRate, read_rates, why_slower
+from mrcd.net.way import Way
 
 Ints = NDArray[Any]
 
@@ -71,6 +72,7 @@ class Facts(Snapshot):
 
     names       of the peers
     t0s         (peers,) the T0 of a peer
+    ways        peer's name → the kernel's route to it, where that is not mrcd's
     refused     reason → packets that this host has dropped lately because hosts disagree (memory.py)
     """
 
@@ -94,6 +96,8 @@ class Facts(Snapshot):
         self.names = [p.host.name for p in plan.peers]
         self.t0s = np.array([p.host.t0 for p in plan.peers], np.int64)
         self.refused: Mapping[Drop, int] = memory.refused if memory else {}
+
+        self.ways: Mapping[str, Way] = memory.ways if memory else {}
 
         def own_plane(plane: int, name: str) -> OwnPlane:
             is_up, unroutable = bool(mask >> plane & 1), memory.unroutable.get(plane, 0) if memory else 0

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
 from mrcd.kernel.enums import Drop
+from mrcd.net.way import Way
 
 WRONG_KEY = (Drop.UNTAGGED, Drop.UNKNOWN_KEY, Drop.BAD_TAG)
 WRONG_CABLE = (Drop.WRONG_RECEIVER, Drop.WRONG_PLANE)
@@ -67,6 +68,8 @@ class Memory:
         """Facts.refused."""
         self.unroutable: Mapping[int, int] = {}
         """Plane → OwnPlane.unroutable."""
+        self.ways: Mapping[str, Way] = {}
+        """Peer's name → the route that the kernel takes to it, where it is not mrcd's."""
         self._refusals, self._arrivals = Growth[Drop](), Growth[int]()
         self._plan: Plan | None = None
         self._grey_ns: NDArray[np.int64] | None = None  # when an EV was last out of use for a grey loss; 0: never

@@ -34,6 +34,7 @@ def diagnose(facts: Facts) -> list[Cause]:
     """Returns what is wrong, the most urgent first, then what explains the most EVs; nothing if all is well."""
     verdicts = facts.verdicts.copy()  # EVs that are explained become NOTHING
     found = list(_own_planes(facts, verdicts))
+    found += _other_routes(facts)
     if facts.is_host_detached:
         found.append(_detached(facts))
     elif any(p.is_usable for p in facts.own_planes) and len(facts.names):
@@ -53,6 +54,17 @@ def _detached(facts: Facts) -> Cause:
     return Cause(
         Kind.DETACHED, f"host:{facts.host}", sentence, "`mrcctl attach` resumes spraying", Confidence.CERTAIN, Share()
     )
+
+
+def _other_routes(facts: Facts) -> Iterator[Cause]:
+    """Yields one cause if the kernel takes another program's route to some peers, or none."""
+    if not facts.ways:
+        return
+    (name, way), n, of = next(iter(facts.ways.items())), len(facts.ways), len(facts.names)
+    which = f"{n} of {of} peers, such as {name}," if n > 1 else name
+    sentence = f"Traffic to {which} goes past mrcd: the kernel {way.words}"
+    do = f"`{way.command}` shows it, `ip rule` the rules: delete what is not meant"
+    yield Cause(Kind.OTHER_ROUTE, f"host:{facts.host}", sentence, do, Confidence.CERTAIN, Share(0, 0, n, of))
 
 
 def _own_planes(facts: Facts, verdicts: Ints) -> Iterator[Cause]:

@@ -50,7 +50,7 @@ class CauseWatch:
         """
         arrivals = {plane: unroutable_packets(name) for plane, name in enumerate(plan.interfaces)}
         self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals)
-        known = *self.memory.refused, *self.memory.unroutable
+        known = *self.memory.refused, *self.memory.unroutable, *self.memory.ways.items()
         seen = (known, *_marks(Snapshot(tables, plan)))  # before the facts: what changes in between is read again
         facts = Facts(tables, plan, self.memory)
         self._unread += 1

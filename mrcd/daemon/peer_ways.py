@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Asks the kernel by turns which route it takes to each peer: another program's route or rule may precede mrcd's."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from ipaddress import IPv4Network, IPv6Network
+
+from mrcd.errors import MrcdError
+from mrcd.fabric.topology import Peer, Plan
+from mrcd.net.messages import Route
+from mrcd.net.netlink import Netlink
+from mrcd.net.routes import own_address
+from mrcd.net.way import Way
+
+log = logging.getLogger("mrcd")
+
+_EACH_S = 1.0
+_AT_ONCE = 16  # peers; an answer costs 0.3 ms of CPU time
+_AFTER_A_CHANGE = 256
+
+
+class PeerWays:
+    """The peers to which the kernel takes another route than mrcd's."""
+
+    def __init__(
+        self,
+        netlink: Netlink,
+        lock: asyncio.Lock,
+        written: Callable[[int], Sequence[Route] | None],
+        repair: Callable[[], None],
+    ) -> None:
+        """`lock` is held while routes are written. `written`: a peer's row → its routes; None while they change."""
+        self._netlink, self._lock, self._written, self._repair = netlink, lock, written, repair
+        self._wrong: dict[int, Way] = {}
+        self._changed = asyncio.Event()
+        self._next = 0
+
+    def ask_soon(self) -> None:
+        """Have the kernel asked at once: a route or a rule has changed."""
+        self._changed.set()
+
+    def wrong(self, peers: Iterable[Peer]) -> dict[str, Way]:
+        """Returns the ways that are not mrcd's by the names of peers."""
+        return {p.host.name: self._wrong[p.host.id] for p in peers if p.host.id in self._wrong}
+
+    async def run(self, plan: Callable[[], Plan]) -> None:
+        """Asks until cancelled."""
+        while True:
+            is_hurried = self._changed.is_set()
+            self._changed.clear()
+            try:
+                await self.ask(plan(), _AFTER_A_CHANGE if is_hurried else _AT_ONCE)
+            except (MrcdError, OSError) as e:
+                log.error("%s; asking for routes again", e)
+            try:
+                await asyncio.wait_for(self._changed.wait(), _EACH_S)
+            except TimeoutError:
+                continue
+
+    async def ask(self, plan: Plan, count: int) -> None:
+        """Asks for the ways to the next `count` peers, and to those that were wrong."""
+        peers = {p.host.id: p for p in plan.peers}
+        self._wrong = {row: way for row, way in self._wrong.items() if row in peers}
+        rows = list(peers)
+        turn = [rows[(self._next + n) % len(rows)] for n in range(min(count, len(rows)))]
+        self._next = (self._next + len(turn)) % max(1, len(rows))
+        before = set(self._wrong)
+        for row in dict.fromkeys([*itertools.islice(self._wrong, count), *turn]):
+            async with self._lock:
+                routes = self._written(row)
+                if routes is not None:
+                    await self._ask(plan, row, peers[row], routes)
+        if self._wrong.keys() - before:
+            self._repair()
+
+    async def _ask(self, plan: Plan, row: int, peer: Peer, routes: Sequence[Route]) -> None:
+        for prefix, best in _best(peer, routes):
+            way = await self._netlink.way_to(_address_in(prefix), own_address(plan, prefix.version))
+            if not way.follows(best):
+                self._wrong[row] = way
+                return
+        self._wrong.pop(row, None)
+
+
+def _best(peer: Peer, routes: Sequence[Route]) -> Iterator[tuple[IPv4Network | IPv6Network, Route]]:
+    """Yields the prefixes of a peer with the route that traffic should take."""
+    for prefix in peer.host.prefixes:
+        ours = [r for r in routes if r.dst == str(prefix)]
+        if ours:
+            yield prefix, min(ours, key=lambda r: r.metric)
+
+
+def _address_in(prefix: IPv4Network | IPv6Network) -> str:
+    """Returns an address in a prefix that a host may have."""
+    return str(prefix[0] if prefix.num_addresses == 1 else prefix[1])

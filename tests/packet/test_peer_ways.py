@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests what mrcd makes of the routes that the kernel takes to peers: its own, another program's, none."""
+
+import asyncio
+from dataclasses import replace
+from ipaddress import ip_network
+
+import pytest
+
+from mrcd.config import cluster_file
+from mrcd.daemon.peer_ways import PeerWays
+from mrcd.fabric import topology
+from mrcd.fabric.topology import Plan
+from mrcd.net.messages import Hop, Route
+from mrcd.net.netlink import Netlink
+from mrcd.net.way import Way
+from tests.packet.wires import Namespace
+from tests.packet.witness import as_root, run, sync_on
+from tests.unit.diagnosed_host import text
+
+pytestmark = as_root
+
+OWN = {4: "10.99.0.1", 6: "fd00:99::1"}
+
+
+def planned(prefix: str) -> Plan:
+    """Returns the plan of h0 with one peer, h1, that has this prefix."""
+    file = text(t0s=2, hosts=1).replace("10.0.1.1/32", prefix)
+    return topology.plan(cluster_file.parse(file.replace("10.0.0.1/32", f'{OWN[4]}/32", "{OWN[6]}/128')), "h0")
+
+
+def wrong(ns: Namespace, prefix: str, *commands: str) -> Way | None:
+    """Returns the way to a peer that is not mrcd's, after these ip commands; None if it is mrcd's."""
+    version = ip_network(prefix).version
+    repairs: list[str] = []
+
+    async def look(netlink: Netlink) -> dict[str, Way]:
+        links = await netlink.links()
+        route = Route(prefix, 100, (Hop(links["p0"].ifindex),), source=OWN[version])
+        await sync_on(netlink, [route, replace(route, metric=4000, hops=(Hop(links["p1"].ifindex),))])
+        for command in commands:
+            ns.ip(f"-{version}", *command.split())
+        plan = planned(prefix)
+        ways = PeerWays(netlink, asyncio.Lock(), lambda _: [route], lambda: repairs.append("repair"))
+        for _ in range(2):
+            await ways.ask(plan, 16)
+        return ways.wrong(plan.peers)
+
+    found = run(look)
+    assert repairs == ["repair"] * len(found)  # once: what stays wrong is not mrcd's to repair
+    return found.get("h1")
+
+
+@pytest.mark.parametrize("prefix", ["10.99.0.2/32", "fd00:99::2/128", "10.98.0.0/24", "fd00:98::/64"])
+def test_the_way_is_mrcds(ns: Namespace, nics: tuple[int, int], prefix: str) -> None:
+    assert wrong(ns, prefix) is None
+
+
+CASES = {
+    "a better metric": (["route add {peer} dev p1 metric 7"], "takes the route {peer} dev p1 metric 7"),
+    "a longer prefix": (
+        ["route add {first} dev p1 metric 200"],
+        "takes the route {first} dev p1 metric 200",
+    ),
+    "a rule before main": (
+        ["route add {wide} dev p1 table 99 metric 5", "rule add pref 9 to {wide} lookup 99"],
+        "takes the route {wide} dev p1 metric 5 of table 99, to which a rule leads",
+    ),
+    "a rule for this host's source": (
+        ["route add {wide} dev p1 table 99 metric 5", "rule add pref 9 from {own} lookup 99"],
+        "takes the route {wide} dev p1 metric 5 of table 99, to which a rule leads",
+    ),
+    "a rule that refuses": (["rule add pref 9 to {wide} prohibit"], "refuses packets to {at} (Permission denied)"),
+    "mrcd's fallback route": (["route del {peer} metric 100"], "takes the route {peer} dev p1 metric 4000"),
+    "the peer's address": (["addr add {first} dev p1 nodad"], "takes {at} for an address of this host ({where})"),
+}
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize(("commands", "words"), CASES.values(), ids=CASES)
+def test_other_ways_are_named(
+    ns: Namespace, nics: tuple[int, int], version: int, commands: list[str], words: str
+) -> None:
+    if version == 4:
+        peer, at, wide, where = "10.98.0.0/24", "10.98.0.1", "10.0.0.0/8", "p1"
+    else:
+        peer, at, wide, where = "fd00:98::/64", "fd00:98::1", "fd00::/16", "p1"
+    names = {"peer": peer, "at": at, "first": f"{at}/{32 if version == 4 else 128}", "wide": wide, "where": where}
+    names["own"] = OWN[version]
+    way = wrong(ns, peer, *(c.format(**names) for c in commands))
+    assert way is not None
+    assert way.words == words.format(**names)
+    if not way.error:
+        assert ns.ip(*way.command.split()[1:]).split()[0] != "mrc0"
+
+
+def test_a_missing_source_is_named(ns: Namespace, nics: tuple[int, int]) -> None:
+    ns.ip("addr", "add", "10.99.0.7/32", "dev", "lo")
+    way = wrong(ns, "10.99.0.2/32", "addr del 10.99.0.1/32 dev lo")
+    assert way is not None
+    assert way.words.startswith("refuses packets to 10.99.0.2 (")
+
+
+def test_peers_are_asked_by_turns(ns: Namespace, nics: tuple[int, int]) -> None:
+    plan = topology.plan(cluster_file.parse(text(t0s=2, hosts=20)), "h0")
+    asked: list[int] = []
+
+    async def look(netlink: Netlink) -> None:
+        ways = PeerWays(netlink, asyncio.Lock(), lambda row: asked.append(row), lambda: None)
+        for _ in range(3):
+            await ways.ask(plan, 16)
+
+    run(look)
+    rows = [p.host.id for p in plan.peers]
+    assert asked == (rows + rows)[:48]
+    assert len(rows) == 39
+
+
+def test_a_peer_that_left_is_forgotten(ns: Namespace, nics: tuple[int, int]) -> None:
+    plan, route = planned("10.99.0.2/32"), Route("10.99.0.2/32", 100, (Hop(nics[0]),))
+
+    async def look(netlink: Netlink) -> list[int]:
+        ways, found = PeerWays(netlink, asyncio.Lock(), lambda _: [route], lambda: None), list[int]()
+        for peers in (plan.peers, ()):
+            await ways.ask(replace(plan, peers=peers), 16)
+            found.append(len(ways.wrong(plan.peers)))
+        return found
+
+    assert run(look) == [1, 0]
