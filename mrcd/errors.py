@@ -3,7 +3,8 @@
 
 MrcdError                 has a message and, if one is known, a remedy (`hint`)
 ├── UsageError            the command line or the configuration is wrong        exit status 1
-│   └── ConfigError
+│   ├── ConfigError
+│   └── TakesRestart
 └── MachineError          the daemon, the kernel or the machine refused         exit status 2
     ├── KernelError       has errno and the kernel's text for it
     ├── DaemonError       the daemon is down, or answered with an error
@@ -38,6 +39,10 @@ class UsageError(MrcdError):
 
 class ConfigError(UsageError):
     """The configuration file is wrong; nothing was changed."""
+
+
+class TakesRestart(UsageError):
+    """A running daemon cannot take over the configuration, but a new one can; nothing was changed."""
 
 
 class MachineError(MrcdError):

@@ -9,7 +9,7 @@ import numpy as np
 
 from mrcd.config.cluster_file import AGREED, Config, Host
 from mrcd.config.devices import timer_of
-from mrcd.errors import UsageError
+from mrcd.errors import TakesRestart, UsageError
 from mrcd.fabric.topology import Plan
 from mrcd.kernel.settings import classes, settings, table_sizes
 from mrcd.versions import SCHEMA_VERSION
@@ -83,7 +83,7 @@ class Difference:
         return found
 
     def check(self, *, detached: bool, force: bool) -> None:
-        """Raises UsageError if a running daemon must not load the new file."""
+        """Raises UsageError if a running daemon must not load the new file: TakesRestart if a new one may."""
         for s in self.settings:
             if s.key in _FIXED:
                 then = (
@@ -93,7 +93,7 @@ class Difference:
                 )
                 if s.key == "overlay.rps_cpus":
                     then = ", then `ip link del` the overlay's interface: mrcd makes it anew"
-                raise UsageError(
+                raise TakesRestart(
                     f"{s.key} {_said(s.before)} → {_said(s.after)} takes a restart; nothing was changed",
                     hint=f"`systemctl restart mrcd`{then}",
                 )

@@ -24,7 +24,7 @@ from mrcd.config.sections import Fleet
 from mrcd.denials.deny_and_allow import DenialControl
 from mrcd.denials.record import Denial
 from mrcd.denials.table import FLEET
-from mrcd.errors import MrcdError, UsageError
+from mrcd.errors import MrcdError, TakesRestart, UsageError
 from mrcd.fleet import report
 from mrcd.fleet.etcd import Etcd, EtcdAway, Value
 from mrcd.fleet.keys import Keys, Wanted, report_value
@@ -211,7 +211,7 @@ class FleetMember:
                 await self._adopt()
             except MrcdError as e:
                 log.error("%s; the running configuration stays", e.args[0])
-                self.source.refused(file, str(e.args[0]))
+                self.source.refused(file, str(e.args[0]), takes_restart=isinstance(e, TakesRestart))
             except Exception as e:
                 self.source.refused(file, f"unexpected {type(e).__name__}: {e}")
                 raise

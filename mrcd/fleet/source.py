@@ -40,10 +40,11 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A file from etcd that this host does not run, and why."""
+    """A file from etcd that this host does not run, and why. `takes_restart`: the next start runs it."""
 
     file: FleetFile
     why: str
+    takes_restart: bool = False
 
 
 class FileSource:
@@ -101,16 +102,18 @@ class FileSource:
         self.keep()
         self.changed.set()
 
-    def refused(self, file: FleetFile | None, why: str) -> None:
+    def refused(self, file: FleetFile | None, why: str, *, takes_restart: bool = False) -> None:
         """Note that this host does not run a file from etcd."""
         if file is not None:
-            self.refusal = Refusal(file, why)
+            self.refusal = Refusal(file, why, takes_restart)
 
     def keep(self) -> None:
-        """Write the running file to the disk if it is not there. Logs errors: the file is in force all the same."""
+        """Write the file that the next start is to run to the disk, if it is not there. Logs errors."""
         if not self.fleet.etcd:
             self.cluster, self.wanted, self.refusal = "", None, None
         file = self.running.file if self.running else None
+        if self.refusal and self.refusal.takes_restart:
+            file = self.refusal.file
         if self._on_disk == (self.cluster, file):
             return
         try:

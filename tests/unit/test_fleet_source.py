@@ -10,7 +10,7 @@ import pytest
 
 from mrcd.denials import targets
 from mrcd.denials.record import Denial
-from mrcd.errors import ConfigError, MachineError, MrcdError
+from mrcd.errors import ConfigError, MachineError, MrcdError, TakesRestart
 from mrcd.fleet import source as source_module
 from mrcd.fleet.etcd import EtcdAway, Snapshot, Value
 from mrcd.fleet.keys import FleetFile, Keys, Wanted, denial_value
@@ -63,6 +63,14 @@ STORIES: dict[str, list[tuple[str, Any, Any]]] = {
         ("note", (5, "bad ["), False), ("again", None, None), ("adopt", None, 2), ("note", (6, NEW), True),
         ("adopt", 6, 3),
     ],
+    "a file that takes a restart runs after it": [
+        ("note", (5, NEW), True), ("adopt", 5, 3), ("note", (6, TWO), True), ("postpone", None, None),
+        ("note", (6, TWO), False), ("again", None, None), ("adopt", 6, 2),
+    ],
+    "a newer file comes before that restart": [
+        ("note", (5, TWO), True), ("adopt", 5, 2), ("note", (6, TWO), True), ("postpone", None, None),
+        ("note", (7, NEW), True), ("adopt", 7, 3), ("again", None, None), ("adopt", 7, 3),
+    ],
 }  # fmt: skip
 
 
@@ -84,6 +92,9 @@ def test_the_file_that_a_host_runs(path: Path, steps: list[tuple[str, Any, Any]]
                 source.load()
             source.refused(source.wanted, "not valid")
             assert source.refusal
+        elif what == "postpone":
+            source.refused(source.wanted, "metrics.address takes a restart", takes_restart=True)
+            source.keep()
         elif what == "own":
             path.write_text(given)
         else:
@@ -209,7 +220,7 @@ class Applied:
         self.source = source_of(path)
         adopt(self.source)
         self.denied: list[list[str]] = []
-        self.refuses = False
+        self.refuses, self.error = False, MrcdError("the kernel refused")
         denials: Any = SimpleNamespace(use_fleet_wide=self.use_fleet_wide)
         self.member = FleetMember(lambda: "h0", self.source, lambda: self.adopt(), denials, SimpleNamespace(add=None))  # type: ignore[arg-type]
 
@@ -219,7 +230,7 @@ class Applied:
 
     async def adopt(self) -> None:
         if self.refuses:
-            raise MrcdError("the kernel refused")
+            raise self.error
         adopt(self.source)
 
     def take(self, cluster: str, wanted: Wanted, revision: int = 9) -> None:
@@ -281,6 +292,17 @@ def test_a_refused_file_does_not_hold_up_denials(path: Path) -> None:
     assert applied.denied == [["plane:0"]]
     brief = applied.member.brief()
     assert (brief["refused"], brief["generation"]) == ({"generation": 5, "why": "the kernel refused"}, None)
+
+
+def test_a_file_that_takes_a_restart_is_what_the_next_start_runs(path: Path) -> None:
+    applied = Applied(path)
+    applied.error = TakesRestart("metrics.address takes a restart")
+    applied.refuses = True
+    applied.take("1", wanted(FleetFile(5, NEW)))
+    assert applied.member.brief()["refused"] == {"generation": 5, "why": "metrics.address takes a restart"}
+    after = Applied(path).source.running
+    assert after
+    assert after.file == FleetFile(5, NEW)
 
 
 def test_a_file_that_comes_while_another_is_refused_is_tried(path: Path) -> None:
