@@ -30,17 +30,19 @@ def changed(plan: Plan, target: Target | None, evs: Evs, message: str) -> Docume
     }
 
 
-def refused(plan: Plan, target: Target, short: Sequence[Short], ev_count: int) -> Document:
+def refused(plan: Plan, target: Target, short: Sequence[Short], ev_count: int, *, forced: bool) -> Document:
     """Return the document of a deny that would leave peers below their floors."""
-    message = f"{target} is not denied: {refusal(short)}"
+    message = f"{target} is not denied: {refusal(short, forced=forced)}"
     peers = [{"peer": s.peer, "left_evs": s.left, "evs": s.evs, "ev_min_active": s.floor} for s in short]
     return changed(plan, target, [], message) | {"refused": ev_count, "peers_below": peers}
 
 
-def refusal(short: Sequence[Short]) -> str:
-    """Return why a denial is refused that would leave these peers below their floors."""
+def refusal(short: Sequence[Short], *, forced: bool) -> str:
+    """Return why a denial is refused that would leave these peers below their floors; if forced, without any path."""
     named = "; ".join(map(str, short[:PEERS_NAMED]))
     more = f"; and {len(short) - PEERS_NAMED} more" if len(short) > PEERS_NAMED else ""
+    if forced:
+        return f"no usable EV would be left, for {named}{more}: give it an end of 24 h at most (--for)"
     return f"too few usable EVs would be left, for {named}{more}"
 
 

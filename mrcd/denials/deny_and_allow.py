@@ -44,6 +44,10 @@ log = logging.getLogger("mrcd.denials")
 _RETRY_S = 1.0
 _SAVE_RETRY_S = 10.0
 _EVS_PER_STEP = 256  # EVs changed before the event loop serves other tasks
+LAST_PATHS_S = 86_400.0
+"""A denial that leaves a peer without any usable path ends after this time: its undo may need that path."""
+UNRECORDED_S = 3600.0
+"""A denial that is found in the tables and that no file names ends after this time."""
 _SEND_NS = 5_000_000  # a CPU that has chosen an EV sends its packet within this time
 
 Document = dict[str, Any]
@@ -105,10 +109,13 @@ class DenialControl:
         return covered
 
     def _adopt(self, unrecorded: Evs) -> None:
-        """Enter denials for EVs that an earlier run denied and no record names: nobody has allowed them."""
+        """Enter denials for EVs that an earlier run denied and no record names: nobody has allowed them.
+
+        They end, because nobody may know of them: the disk was full, or the file was lost.
+        """
         for target in targets.described(self._plan, by_row(unrecorded)):
-            reason = "found denied at the start, without a record"
-            self.table.enter(OWN, Denial(target, self.table.wall(), reason=reason))
+            now, reason = self.table.wall(), "found denied at the start, without a record"
+            self.table.enter(OWN, Denial(target, now, now + UNRECORDED_S, reason))
         self.table.save(OWN)
 
     def _warn_below_floor(self) -> None:
@@ -143,18 +150,18 @@ class DenialControl:
             plan, table = self._plan, self.table
             targets.check(plan, target)
             evs = await self._evs(target)
-            short = [] if force else self._short(evs)
-            if short:
-                return answers.refused(plan, target, short, len(evs)) | table.saved(OWN)
             before = table.get(OWN, target)
-            if before is None and table.is_full(OWN):
-                full = f"{self.table.MOST} denials are in force, and no more are kept"
-                raise UsageError(full, hint="end some with `mrcctl allow`, or deny a wider target")
             now, left_s = table.wall(), math.inf
             if for_s is not None:
                 left_s = for_s
             elif before is not None and table.left_s(before) > 0:
                 left_s = table.left_s(before)
+            short = self._short(evs, left_s, forced=force, again=before is not None)
+            if short:
+                return answers.refused(plan, target, short, len(evs), forced=force) | table.saved(OWN)
+            if before is None and table.is_full(OWN):
+                full = f"{self.table.MOST} denials are in force, and no more are kept"
+                raise UsageError(full, hint="end some with `mrcctl allow`, or deny a wider target")
             until = None if math.isinf(left_s) else now + left_s
             reason = reason or (before.reason if before else "")
             self._enter(OWN, Denial(target, now, until, reason, uid, drain, force), evs, "drain" if drain else "deny")
@@ -173,10 +180,19 @@ class DenialControl:
         assert entered is not None
         self.table.add_event(event, entered)
 
-    def _short(self, evs: Evs) -> list[Short]:
-        """Return the peers that would fall below their floors without these EVs."""
+    def _short(self, evs: Evs, left_s: float, *, forced: bool, again: bool) -> list[Short]:
+        """Return the peers because of which these EVs may not be denied for so long; `again`: they are already.
+
+        Those would fall below their floors; or, if forced, have no path for more than LAST_PATHS_S.
+        """
         rows = by_row(evs)
-        return targets.below_floors(zip(self._standings(rows), rows.values(), strict=True))
+        standings = self._standings(rows)
+        if again:
+            standings = (replace(s, denied=s.denied - set(rows[row])) for row, s in zip(rows, standings, strict=True))
+        short = targets.below_floors(zip(standings, rows.values(), strict=True))
+        if forced:
+            return [s for s in short if not s.left and left_s > LAST_PATHS_S]
+        return short
 
     async def allow(self, target: Target | None, uid: int | None = None) -> Document:
         """End the denials of a target and those within it; None ends all. Raises UsageError, MachineError."""
@@ -259,8 +275,11 @@ class DenialControl:
             return str(e.args[0])
         if before is None and self.table.is_full(FLEET):
             return f"{self.table.MOST} fleet-wide denials are in force"
-        short = [] if d.forced or before else self._short(await self._evs(d.target))
-        return answers.refusal(short) if short else None
+        if before and not d.forced:
+            return None
+        left_s = d.left_s(self.table.wall())
+        short = self._short(await self._evs(d.target), left_s, forced=d.forced, again=before is not None)
+        return answers.refusal(short, forced=d.forced) if short else None
 
     async def fleet_traffic(self) -> list[Document]:
         """Return what each fleet-wide denial has left in flight on this host, for its report.

@@ -20,7 +20,7 @@ from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.daemon.reload import Reloader
 from mrcd.denials import targets
-from mrcd.denials.deny_and_allow import DenialControl, Document
+from mrcd.denials.deny_and_allow import UNRECORDED_S, DenialControl, Document
 from mrcd.denials.record import Denial
 from mrcd.denials.targets import Target
 from mrcd.errors import MachineError, UsageError
@@ -144,9 +144,22 @@ STORIES: dict[str, list[Step]] = {
             "peers_below": [{"peer": "h1", "left_evs": 0, "evs": 8, "ev_min_active": 2}],
             "message": "peer:h1 is not denied: too few usable EVs would be left, for h1 with 0 of 8 (ev_min_active 2)",
         }, set()),
-        ("again", None, {}, set()), ("peer:h1", {"force": True}, {"changed": 8}, ALL),
+        ("again", None, {}, set()), ("peer:h1", {"force": True, "for_s": 3600}, {"changed": 8}, ALL),
         ("brief", None, {"forced": True}, ALL),
         ("again", None, {}, ALL),
+    ],
+    "the last path, on the floor of a peer, is denied for a time only": [
+        ("peer:h1 plane:1", {}, {}, PLANE_1),
+        ("peer:h1 plane:0", {"force": True}, {
+            "changed": 0, "refused": 4,
+            "message": "plane:0 peer:h1 is not denied: no usable EV would be left, for h1 with 0 of 8 (ev_min_active "
+            "2): give it an end of 24 h at most (--for)",
+        }, PLANE_1),
+        ("peer:h1 plane:0", {"force": True, "for_s": 86_401}, {"refused": 4}, PLANE_1),
+        ("peer:h1 plane:0", {"force": True, "for_s": 86_400}, {"changed": 4}, ALL),
+        ("peer:h1 plane:0", {"force": True, "for_s": math.inf}, {"refused": 4}, ALL),
+        ("peer:h1 plane:0", {"force": True, "reason": "fan"}, {"changed": 0, "refused": 0}, ALL),
+        ("later", 86_401, {}, PLANE_1),
     ],
     "no path uses it yet": [("t1:1:2 peer:h2", {}, {
         "changed": 0, "refused": 0,
@@ -170,6 +183,7 @@ STORIES: dict[str, list[Step]] = {
 TOLD = {
     "deny and allow": ["deny", "allow"],
     "below the floor of a peer all is refused": ["deny", "restored", "below_floor"],
+    "the last path, on the floor of a peer, is denied for a time only": ["deny", "deny", "deny", "expired"],
     "it ends by itself": ["deny", "deny", "expired", "restored"],
     "it ends while no daemon runs": ["deny", "expired"],
 }
@@ -252,6 +266,7 @@ def test_an_unreadable_file_is_renamed_and_allows_nothing(host: Host) -> None:
         assert host.denied(1) == {2, 4, 5, 6, 7}
         assert set(host.targets) == {"plane:1", "peer:h1 ev:2"}
     assert {d["reason"] for d in host.control.brief()} == {"found denied at the start, without a record"}
+    assert {d["remaining_s"] for d in host.control.brief()} == {UNRECORDED_S}
     assert "file_unreadable" in host.told()
     (kept,) = host.path.parent.glob("*.unreadable-*")
     assert kept.read_bytes() == b"\0" * 100
@@ -405,8 +420,10 @@ def test_a_host_refuses_what_it_would_refuse_its_own_administrator(host: Host) -
     assert "too few usable EVs would be left, for h1" in follow(host, "plane:0", "plane:1")[target("plane:1")]
     assert host.targets == ["plane:0"]
     assert "no plane 9" in follow(host, "plane:0", "plane:9")[target("plane:9")]
-    assert host.run(host.control.refusal(Denial(target("plane:1"), 0, forced=True))) is None
-    assert not follow(host, "plane:0", "plane:1", forced=True)
+    (why,) = follow(host, "plane:0", "plane:1", forced=True).values()
+    assert why.startswith("no usable EV would be left, for h1")
+    assert host.run(host.control.refusal(Denial(target("plane:1"), host.wall, host.wall + 3600, forced=True))) is None
+    assert not follow(host, "plane:0", "plane:1", forced=True, until=host.wall + 3600)
     assert host.denied() == set(range(8))
 
 
