@@ -139,6 +139,7 @@ async def serve(
             ),
         ) as servers,
     ):
+        source.put = daemon.files.put
         source.adopted(loaded)
         loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         work = asyncio.create_task(daemon.run())

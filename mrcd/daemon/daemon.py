@@ -30,6 +30,7 @@ from mrcd.daemon.plane_mask import PlaneMask
 from mrcd.denials.deny_and_allow import DenialControl
 from mrcd.errors import MrcdError
 from mrcd.fabric.topology import Peer, Plan
+from mrcd.file_thread import FileThread
 from mrcd.health import event_file
 from mrcd.health.diagnosis import watch
 from mrcd.health.diagnosis.watch import CauseWatch
@@ -80,10 +81,11 @@ class Daemon:
         self.plan = plan
         self.run_dir = run_dir
         state = directory(run_dir, state_dir)
-        self.events = EventLog(EventFile(state / event_file.FILE))
+        self.files = FileThread()
+        self.events = EventLog(EventFile(state / event_file.FILE), self.files.put)
         self.faults = CauseWatch(self.events)
         self.links = LinkWatch(self.events)
-        self.denials = DenialControl(state / DENIALS, self.events)
+        self.denials = DenialControl(state / DENIALS, self.events, do=self.files.do)
         self.started = time.monotonic()
         self.dataplane = Dataplane(plan, bpffs)
         self.programs = AttachedPrograms(run_dir)
@@ -302,6 +304,7 @@ class Daemon:
         await self.readers.stop()
         self.tables.close()
         self.dataplane.close()
+        self.files.close()
 
     @property
     def detached(self) -> bool:

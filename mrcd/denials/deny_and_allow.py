@@ -31,6 +31,7 @@ from mrcd.denials.table import FLEET, OWN, SCOPES, DenialTable
 from mrcd.denials.targets import Evs, Short, Standing, Target, by_row
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.fabric.topology import Plan
+from mrcd.file_thread import Do, do_now
 from mrcd.health.events import EventLog
 from mrcd.health.monitor import Monitor
 from mrcd.health.snapshot import judged_and_lost
@@ -56,7 +57,7 @@ Document = dict[str, Any]
 class DenialControl:
     """One host's denials: its own, and those of the whole fleet.
 
-    `use_paths` sets the paths; call it before any other method. `wall` and `clock` are the clocks of `DenialTable`.
+    `use_paths` sets the paths; call it before any other method. `wall`, `clock` and `do` are those of `DenialTable`.
     """
 
     def __init__(
@@ -65,8 +66,9 @@ class DenialControl:
         events: EventLog,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        do: Do = do_now,
     ) -> None:
-        self.table = DenialTable(path, events, wall, clock)
+        self.table = DenialTable(path, events, wall, clock, do)
         self.is_pending = False  # the tables do not agree with the denials yet
         self._target_by_ev: dict[tuple[int, int], Target] = {}  # one of the denials that cover the EV
         self._events = events
@@ -92,7 +94,7 @@ class DenialControl:
         covered = await self._load()
         unrecorded = [at for at in self._denied_in_tables() if at not in covered]
         if unrecorded:
-            self._adopt(unrecorded)
+            await self._adopt(unrecorded)
         for _, d in self.table:
             self.table.add_event("restored", d)
 
@@ -108,7 +110,7 @@ class DenialControl:
                     self._events.add("denial", reason="expired", evidence={"target": str(d.target)})
         return covered
 
-    def _adopt(self, unrecorded: Evs) -> None:
+    async def _adopt(self, unrecorded: Evs) -> None:
         """Enter denials for EVs that an earlier run denied and no record names: nobody has allowed them.
 
         They end, because nobody may know of them: the disk was full, or the file was lost.
@@ -116,7 +118,7 @@ class DenialControl:
         for target in targets.described(self._plan, by_row(unrecorded)):
             now, reason = self.table.wall(), "found denied at the start, without a record"
             self.table.enter(OWN, Denial(target, now, now + UNRECORDED_S, reason))
-        self.table.save(OWN)
+        await self.table.save(OWN)
 
     def _warn_below_floor(self) -> None:
         """Warn where restored denials leave too few of the present paths. They stay in force."""
@@ -166,7 +168,7 @@ class DenialControl:
             reason = reason or (before.reason if before else "")
             self._enter(OWN, Denial(target, now, until, reason, uid, drain, force), evs, "drain" if drain else "deny")
             self._wake.set()
-            table.save(OWN)
+            await table.save(OWN)
             denied, _ = await self._apply(target)
             message = answers.deny_message(target, is_new=before is None, left_s=left_s, evs=evs)
             return answers.changed(plan, target, denied, message) | table.saved(OWN)
@@ -208,7 +210,7 @@ class DenialControl:
                 self._wake.set()
             _, allowed = await self._apply(target)
             if ended:
-                self.table.save(OWN)  # after the tables: a restart adopts EVs that are denied without a record
+                await self.table.save(OWN)  # after the tables: a restart adopts EVs that are denied without a record
             evs = [] if target is None else await self._evs(target)
             covering = [by for at in evs if (by := self._target_by_ev.get(at)) is not None]
             others = [(t, self.table.get(OWN, t) is None) for t in dict.fromkeys(covering)]
@@ -248,7 +250,7 @@ class DenialControl:
             if ended or self.is_pending:
                 await self._write()  # before the floors are checked
             if ended:
-                table.save(FLEET)
+                await table.save(FLEET)
             new = [d for d in wanted.values() if d != table.get(FLEET, d.target) and d.left_s(table.wall())]
             for d in sorted(new, key=lambda d: d.since):
                 why = await self._refusal(d)
@@ -256,7 +258,7 @@ class DenialControl:
                     refused[d] = why
                     continue
                 self._enter(FLEET, d, await self._evs(d.target), "drain" if d.drain else "deny")
-                table.save(FLEET)
+                await table.save(FLEET)
                 await self._write()  # the floors of the next denial are checked by the tables
         return refused
 
@@ -332,7 +334,7 @@ class DenialControl:
             if has_changed:
                 await self._write()
             for scope in SCOPES if has_changed else self.table.unsaved:
-                self.table.save(scope)
+                await self.table.save(scope)
 
     # ---- targets and EVs ----
 

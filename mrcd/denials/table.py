@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mrcd.denials import record
 from mrcd.denials.record import Denial
 from mrcd.denials.targets import Evs, Target
 from mrcd.errors import MrcdError
+from mrcd.file_thread import Do
 from mrcd.health.events import EventLog
 
 log = logging.getLogger("mrcd.denials.table")
@@ -31,7 +33,11 @@ class DenialTable:
 
     MOST = 1000  # of each scope
 
-    def __init__(self, path: Path, events: EventLog, wall: Callable[[], float], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, path: Path, events: EventLog, wall: Callable[[], float], clock: Callable[[], float], do: Do
+    ) -> None:
+        """`do` writes a file."""
+        self._do = do
         self.paths = {OWN: path, FLEET: path.with_name(state_dir.FLEET_DENIALS)}
         self.wall, self.clock = wall, clock
         self._events = events
@@ -116,10 +122,10 @@ class DenialTable:
             self._events.add("denial", reason="file_unreadable", evidence={"error": str(e.args[0]), "file": kept})
             return []
 
-    def save(self, scope: bool) -> None:
+    async def save(self, scope: bool) -> None:
         """Write a file. A denial that cannot be saved stays in force: the administrator needs it now."""
         try:
-            record.write(self.paths[scope], list(self.of(scope).values()))
+            await self._do(partial(record.write, self.paths[scope], list(self.of(scope).values())))
         except MrcdError as e:
             if scope not in self._unsaved:
                 log.error("denials are in force, but a restart would lose them: %s", e)

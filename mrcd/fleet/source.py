@@ -8,6 +8,7 @@ import asyncio
 import logging
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mrcd import state_dir
@@ -16,6 +17,7 @@ from mrcd.config.cluster_file import Config
 from mrcd.config.sections import Fleet
 from mrcd.errors import ConfigError, MachineError, MrcdError
 from mrcd.fabric import topology
+from mrcd.file_thread import Put, put_now
 from mrcd.fleet.etcd import Etcd
 from mrcd.fleet.keys import FleetFile, Keys, digest
 
@@ -55,6 +57,8 @@ class FileSource:
     """
 
     def __init__(self, path: Path, state_dir: Path) -> None:
+        self.put: Put = put_now
+        """Has a file written."""
         self.path, self.kept_path = path, state_dir / FILE
         self.fleet = Fleet()
         self.changed = asyncio.Event()  # set when a configuration is adopted
@@ -116,18 +120,19 @@ class FileSource:
             file = self.refusal.file
         if self._on_disk == (self.cluster, file):
             return
+        self.put(partial(self._write, self.cluster, file))
+
+    def _write(self, cluster: str, file: FleetFile | None) -> None:
         try:
-            if self.cluster:
-                head = (
-                    f"# mrcd wrote this: generation {file.generation if file else 0} in etcd cluster {self.cluster}\n"
-                )
+            if cluster:
+                head = f"# mrcd wrote this: generation {file.generation if file else 0} in etcd cluster {cluster}\n"
                 state_dir.replace(self.kept_path, head + (file.text if file else ""))
             else:
                 self.kept_path.unlink(missing_ok=True)
         except (MrcdError, OSError) as e:
             log.error("a restart without etcd would take an older cluster file: %s", e)
         else:
-            self._on_disk = self.cluster, file
+            self._on_disk = cluster, file
 
     @property
     def running_path(self) -> Path:

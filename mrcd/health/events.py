@@ -7,11 +7,13 @@ import logging
 import time
 from collections import deque
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mrcd.fabric.topology import EV
+from mrcd.file_thread import Put, put_now
 from mrcd.health import event_file
 from mrcd.health.event_file import EventFile
 from mrcd.kernel.enums import EvState, Reason
@@ -27,11 +29,12 @@ class EventLog:
     """The newest events, numbered from 1; older ones are dropped.
 
     With a `file` the events of earlier daemons come first, and their numbers go on. Events of EVs that a start has
-    probed are not in the file: there may be a million, and they tell nothing.
+    probed are not in the file: there may be a million, and they tell nothing. `put` has a line written.
     """
 
-    def __init__(self, file: EventFile | None = None) -> None:
-        self._file = file
+    def __init__(self, file: EventFile | None = None, put: Put = put_now) -> None:
+        self._file, self._put = file, put
+        self._unwritten = 0
         self._events: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._new = asyncio.Event()
         if file is not None:
@@ -75,12 +78,20 @@ class EventLog:
         self._events.append(event)
         is_start = reason == Reason.PROBED.text
         if self._file is not None and not is_start:
-            self._file.append(event)
+            self._write(event)
         level = logging.DEBUG if is_start else logging.INFO
         if log.isEnabledFor(level):
             log.log(level, "%s", log_line(event))
         self._new.set()
         self._new = asyncio.Event()
+
+    def _write(self, event: dict[str, Any]) -> None:
+        assert self._file is not None
+        if not self._put(partial(self._file.append, event)):
+            self._unwritten += 1
+        elif self._unwritten:
+            log.error("%s: the disk did not answer: %d events are missing there", self._file.path, self._unwritten)
+            self._unwritten = 0
 
     @property
     def last(self) -> dict[str, Any] | None:

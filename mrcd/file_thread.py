@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Writes files in a thread: a disk that does not answer must not stop the event loop."""
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from mrcd.errors import MachineError
+
+T = TypeVar("T")
+Put = Callable[[Callable[[], object]], bool]
+Do = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+_MOST = 10_000  # jobs that wait
+_LIMIT_S = 2.0
+_END_S = 2.0
+
+
+class FileThread:
+    """A thread that does jobs in their order. It does not keep the process from ending."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.Queue[Callable[[], object] | None] = queue.Queue(_MOST)
+        self._thread = threading.Thread(target=self._run, name="files", daemon=True)
+        self._thread.start()
+
+    def put(self, job: Callable[[], object]) -> bool:
+        """Have a job done. Returns whether it will be: not if too many wait. The job raises nothing."""
+        try:
+            self._jobs.put_nowait(job)
+        except queue.Full:
+            return False
+        return True
+
+    async def do(self, job: Callable[[], T]) -> T:
+        """Returns what a job returns, or raises what it raises; MachineError if it takes too long. It goes on then."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = job()
+            except Exception as e:
+                settle(done.set_exception, e)
+            else:
+                settle(done.set_result, result)
+
+        def settle(set_: Callable[[Any], None], value: object) -> None:
+            def at_home() -> None:
+                if not done.done():
+                    set_(value)
+
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(at_home)
+
+        if self.put(work):
+            await asyncio.wait({done}, timeout=_LIMIT_S)
+        if not done.done():
+            done.cancel()
+            raise MachineError("the disk does not answer")
+        return done.result()
+
+    def close(self) -> None:
+        """Wait a moment for the jobs that are waiting."""
+        with contextlib.suppress(queue.Full):
+            self._jobs.put_nowait(None)
+            self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        while job := self._jobs.get():
+            job()
+
+
+def put_now(job: Callable[[], object]) -> bool:
+    """Do a job at once, as FileThread.put."""
+    job()
+    return True
+
+
+async def do_now(job: Callable[[], T]) -> T:
+    """Do a job at once, as FileThread.do."""
+    return job()
