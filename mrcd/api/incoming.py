@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reads the bodies and the user of requests of the control API."""
 
+import grp
+import os
 import socket
 import struct
 from typing import Any
@@ -11,6 +13,9 @@ from mrcd.denials import targets
 from mrcd.denials.targets import Target
 from mrcd.errors import UsageError
 
+ADMINS = "mrcd-admin"
+_SO_PEERGROUPS = 59
+_MOST_GROUPS = 256  # Python reads no more than 1 KB
 _FLAGS = ("force", "drain", "all")
 
 
@@ -34,13 +39,33 @@ def flag(document: dict[str, Any], name: str) -> bool:
 
 
 def uid(request: web.Request) -> int | None:
-    """Return the user at the other end of the unix socket (SO_PEERCRED in unix(7)); None if it is unknown."""
+    """Return the user at the other end of the unix socket; None if it is unknown."""
+    return _credentials(request)[0]
+
+
+def may_change(request: web.Request) -> bool:
+    """Return whether the user at the other end may change something: root, mrcd's own user, members of ADMINS."""
+    user, groups = _credentials(request)
+    if user in (0, os.geteuid()):
+        return True
+    try:
+        return grp.getgrnam(ADMINS).gr_gid in groups
+    except KeyError:  # there is no such group
+        return False
+
+
+def _credentials(request: web.Request) -> tuple[int | None, set[int]]:
+    """Return user and groups of the process that has connected (SO_PEERCRED, SO_PEERGROUPS in unix(7))."""
     transport = request.transport
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is None or sock.family != socket.AF_UNIX:
-        return None
-    _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return user if user >= 0 else None
+        return None, set()
+    _, user, group = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        more = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MOST_GROUPS)
+    except OSError:  # a user in more groups
+        more = b""
+    return user if user >= 0 else None, {group, *struct.unpack(f"{len(more) // 4}I", more)}
 
 
 async def denial(request: web.Request) -> dict[str, Any]:

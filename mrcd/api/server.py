@@ -53,6 +53,15 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _error(f"internal error: {e}", "mrcd's log has the traceback; please report it", 2, 500)
 
 
+@web.middleware
+async def rights(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse requests that change something to users who may only read."""
+    if request.method != "GET" and not incoming.may_change(request):
+        hint = f"root may, and members of the group {incoming.ADMINS}"
+        return _error(f"you may not change anything on this host ({request.path})", hint, 2, 403)
+    return await handler(request)
+
+
 def _error(message: str, hint: str | None, exit_code: int, status: int) -> web.Response:
     return web.json_response({"error": message, "hint": hint, "exit_code": exit_code}, status=status)
 
@@ -65,7 +74,7 @@ class Api:
 
     def application(self) -> web.Application:
         """Return the application with all routes."""
-        app = web.Application(middlewares=[errors])
+        app = web.Application(middlewares=[errors, rights])
         app.add_routes(
             [
                 web.get("/v1/version", self.version),

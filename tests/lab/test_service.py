@@ -116,9 +116,14 @@ def test_the_pins_are_visible_outside_of_the_unit(running: Machine) -> None:
     assert "push-egress" in running.run("sh", "-c", "ls /sys/fs/bpf/mrcd/abi*/links").stdout.split()
 
 
-def test_the_group_may_use_the_socket_and_others_may_not(running: Machine) -> None:
+def test_one_group_may_read_another_one_change_and_others_nothing(running: Machine) -> None:
     as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup"]
     running.run(*as_nobody, "--groups=mrcd", "mrcctl", "status")
+    refused = running.run(*as_nobody, "--groups=mrcd", "mrcctl", "deny", "plane:0", check=False)
+    assert refused.returncode == 2
+    assert "mrcd-admin" in refused.stderr
+    running.run(*as_nobody, "--groups=mrcd,mrcd-admin", "mrcctl", "deny", "plane:0")
+    running.run(*as_nobody, "--groups=mrcd,mrcd-admin", "mrcctl", "allow", "plane:0")
     refused = running.run(*as_nobody, "--clear-groups", "mrcctl", "status", check=False)
     assert refused.returncode == 2
     assert "permission denied" in refused.stderr

@@ -2,8 +2,12 @@
 """Tests what a reload's request may say, what a reload answers meanwhile, and threads that make documents."""
 
 import asyncio
+import grp
 import json
+import os
+import tempfile
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +17,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from mrcd.api import incoming
 from mrcd.api.server import Api
 from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
@@ -172,3 +177,67 @@ def test_an_error_is_raised_to_the_request() -> None:
         await readers.stop()  # no thread reads any more
 
     asyncio.run(ask())
+
+
+_ASK = """
+import http.client, socket, sys
+connection = http.client.HTTPConnection("mrcd")
+connection.sock = socket.socket(socket.AF_UNIX)
+connection.sock.connect(sys.argv[1])
+connection.request(sys.argv[2], sys.argv[3])
+print(connection.getresponse().status)
+"""
+
+
+@pytest.fixture
+def shared() -> Iterator[str]:
+    """A directory whose sockets everybody may use."""
+    before = os.umask(0)
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        yield directory
+    os.umask(before)
+
+
+async def _status(directory: str, groups: list[int], method: str, path: str) -> int:
+    """Returns the status of the answer to nobody, a member of these groups."""
+    application = Api(cast(Daemon, None), cast(Reloader, Asked()), cast(FleetMember, None)).application()
+    runner = web.AppRunner(application)
+    await runner.setup()
+    at = f"{directory}/s"
+    await web.UnixSite(runner, at).start()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("/usr/bin/python3", "-I", "-c", _ASK, at, method, path),
+            user=65534, group=65534, extra_groups=groups, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        said, _ = await process.communicate()
+    finally:
+        await runner.cleanup()
+    return int(said)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it asks as another user")
+@pytest.mark.parametrize(
+    ("groups", "method", "path", "status"),
+    [
+        ([], "GET", "/v1/version", 200),
+        ([], "POST", "/v1/reload", 403),
+        ([1], "POST", "/v1/detach", 403),
+        ([1, 2, 5], "POST", "/v1/reload", 200),
+        (list(range(100, 500)), "POST", "/v1/reload", 403),
+    ],
+)
+def test_only_root_and_administrators_may_change_something(
+    monkeypatch: pytest.MonkeyPatch, shared: str, groups: list[int], method: str, path: str, status: int
+) -> None:
+    monkeypatch.setattr(incoming, "ADMINS", grp.getgrgid(5).gr_name)
+    assert asyncio.run(_status(shared, groups, method, path)) == status
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it asks as another user")
+def test_without_the_group_only_root_may_change_something(monkeypatch: pytest.MonkeyPatch, shared: str) -> None:
+    monkeypatch.setattr(incoming, "ADMINS", "no-such-group")
+    assert asyncio.run(_status(shared, [5], "POST", "/v1/reload")) == 403
