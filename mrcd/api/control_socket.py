@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Listens on the control socket, and on a new one if its file disappears."""
 
+import asyncio
 import contextlib
 import grp
 import os
 from pathlib import Path
 
 from aiohttp import web
+
+from mrcd.api.connections import Connections
 
 SOCKET = "mrcd.sock"
 GROUP = "mrcd"
@@ -17,13 +20,15 @@ class ControlSocket:
 
     def __init__(self, run_dir: Path, application: web.Application) -> None:
         self._path = run_dir / SOCKET
+        self._connections = Connections(str(self._path), application)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        self._site: web.UnixSite | None = None
+        self._listener: asyncio.Server | None = None
         self._file: os.stat_result | None = None  # of the bound socket
 
     async def start(self) -> None:
         """Listen. Replaces the socket of a dead daemon; a running one would hold the lock. Raises OSError."""
         await self._runner.setup()
+        self._connections.use(self._runner.server)
         await self._listen()
 
     async def restore(self) -> bool:
@@ -39,24 +44,22 @@ class ControlSocket:
 
     async def stop(self) -> None:
         """Close all connections and remove the socket."""
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
         self._path.unlink(missing_ok=True)
 
     async def _listen(self) -> None:
         self._path.unlink(missing_ok=True)
-        site = web.UnixSite(self._runner, str(self._path))
         old = os.umask(0o117)
         try:
-            await site.start()
-        except BaseException:
-            await site.stop()
-            raise
+            listener = await asyncio.get_running_loop().create_unix_server(self._connections, str(self._path))
         finally:
             os.umask(old)
         _share(self._path)
-        before, self._site, self._file = self._site, site, self._path.lstat()
+        before, self._listener, self._file = self._listener, listener, self._path.lstat()
         if before is not None:  # requests that it has accepted are still answered
-            await before.stop()
+            before.close()
 
 
 def _share(path: Path) -> None:

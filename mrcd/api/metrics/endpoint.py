@@ -11,6 +11,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
+from mrcd.api.connections import Connections
 from mrcd.api.metrics.collector import TablesCollector
 from mrcd.api.metrics.fabric_sums import FabricCollector
 from mrcd.api.metrics.page import Page
@@ -89,12 +90,16 @@ class Endpoint:
         self.page = Page(daemon)
         read = daemon.readers.read
         routes = [scrape_route(registry, read), scrape_route(fabric, read, "/metrics/fabric"), *self.page.routes()]
-        self._runner = web.AppRunner(application(routes, self._web_config), access_log=None, shutdown_timeout=1.0)
+        app = application(routes, self._web_config)
+        self._connections = Connections(f"metrics address {settings.address}", app)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._listener: asyncio.Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start to listen. While the address is taken, or does not exist yet, only these pages are missing."""
         await self._runner.setup()
+        self._connections.use(self._runner.server)
         error = await self._listen()
         if error:
             log.error("%s: no metrics and no page; free it, or set [metrics] address; all else works", error)
@@ -110,11 +115,10 @@ class Endpoint:
         """Returns why this is not possible; "" if it listens."""
         host, _, port = self._settings.address.rpartition(":")
         context = self._web_config.tls if self._web_config else None
-        site = web.TCPSite(self._runner, host.strip("[]"), int(port), ssl_context=context)
+        loop = asyncio.get_running_loop()
         try:
-            await site.start()
+            self._listener = await loop.create_server(self._connections, host.strip("[]"), int(port), ssl=context)
         except OSError as e:
-            await site.stop()
             return f"metrics address {self._settings.address}: {e.strerror or e}"
         return ""
 
@@ -124,4 +128,6 @@ class Endpoint:
             self._serving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._serving
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
