@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
@@ -21,6 +22,7 @@ from mrcd import lock_file, main
 from mrcd.api.control_socket import ControlSocket
 from mrcd.config import cluster_file
 from mrcd.daemon.run_dir import RunDir, keep_run_dir
+from mrcd.file_thread import put_now
 from mrcd.fleet.source import FileSource, Loaded
 from mrcd.health.events import EventLog
 from mrcd.view.running_file import RUNNING_FILE
@@ -160,6 +162,7 @@ class StandIn:
 
     def __init__(self, *_: object) -> None:
         self.events, self.routed, self.admin_lock = EventLog(), asyncio.Event(), asyncio.Lock()
+        self.files = SimpleNamespace(put=put_now)
 
     async def __aenter__(self) -> "StandIn":
         return self
