@@ -70,9 +70,11 @@ def moment(iso: object) -> str:
 def sentence(event: Mapping[str, Any]) -> str:
     """Return an event in one line: 2030-01-02T12:00:01.500 UTC h2 EV 5 (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue."""
     change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
-    named = _named_target(event)
+    named, evidence = _named_target(event), event.get("evidence") or {}
     subject = f"{event['kind']} {named}" if named else location(event) or text(event.get("kind"))
-    error = (event.get("evidence") or {}).get("error")
+    if event.get("kind") == "ev" and "peers" in evidence:  # a sum (health/event_reader.py)
+        subject = f"{evidence.get('evs')} EVs to {evidence['peers']} peers, {subject}"
+    error = evidence.get("error")
     why = f"{text(event.get('reason'))}: {error}" if error else text(event.get("reason"))
     return f"{moment(event.get('time'))} UTC {subject}: {change}{why}"
 

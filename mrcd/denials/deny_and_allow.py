@@ -380,7 +380,7 @@ class DenialControl:
             if self._monitor.set_denied(row, ev, deny, evidence):
                 changed[not deny].append((row, ev))
             if n % _EVS_PER_STEP == 0:
-                self._monitor.log_events()
+                self._monitor.read_events()
                 await asyncio.sleep(0)
         self._monitor.log_events()
         self.is_pending = False

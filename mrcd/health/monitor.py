@@ -28,7 +28,7 @@ log = logging.getLogger("mrcd.health.monitor")
 
 _SLICE_NS = 50_000_000  # between two slices of the grey-loss test
 _PEERS_NS = 100_000_000  # between two checks of the peers, on which their routes depend
-_LOST_NS = 1_000_000_000  # between two checks for lost events
+_LOST_NS = 1_000_000_000  # between two checks for lost events, and two sums of events
 MIN_WAIT_S = 0.001
 _URGENT_S = 0.005  # a tick that is due sooner takes precedence over the checks,
 _MAX_DELAY_NS = 500_000_000  # but not for longer than this
@@ -108,10 +108,15 @@ class Monitor:
             self._next.cancel()
             self._next = self._loop.call_later(0, self._work)
 
-    def log_events(self) -> None:
-        """Logs all events of the programs. Runs the tick at once if it has work."""
+    def read_events(self) -> None:
+        """Reads all events of the programs, and logs those of few EVs. Runs the tick at once if it has work."""
         if self._listener.drain():
             self._work_now()
+
+    def log_events(self) -> None:
+        """The same, and logs the sums of the others."""
+        self.read_events()
+        self._listener.log_sums()
 
     def _read_events(self) -> None:
         """Logs some events at a time: thousands of paths may fail at once, and the tick must not wait for them."""
@@ -133,6 +138,7 @@ class Monitor:
         if self._begin_if_due(_PEERS_NS, now):
             self.peerwatch.check(self._rows, now)
         if self._begin_if_due(_LOST_NS, now):
+            self._listener.log_sums()
             self._listener.find_lost()
 
     def set_denied(self, row: int, ev: int, deny: bool, evidence: Mapping[str, object]) -> bool:

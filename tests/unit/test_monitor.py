@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
+from mrcd.ctl.phrases import sentence
 from mrcd.errors import KernelError, MachineError
 from mrcd.health import grey_loss, monitor, peers
 from mrcd.health.events import KEPT
@@ -40,6 +41,30 @@ def test_transitions_before_the_start_are_logged() -> None:
     assert [e["evidence"] for e in b.said()] == [{"lost_packets": 3, "sent_packets": 30}]
     b.look(10_000)
     assert b.said("daemon") == []
+
+
+def test_changes_of_many_evs_are_summed_by_place_and_reason() -> None:
+    b = Bench()
+    for _ in range(100):  # of a start: no news, and no sum
+        b.programs.change(3, 7, EvState.GOOD, Reason.PROBED)
+    for _ in range(100):
+        for row, ev in ((1, 5), (3, 5), (1, 2)):
+            b.programs.change(row, ev, EvState.ASSUMED_BAD, Reason.OVERDUE)
+        b.programs.change(1, 2, EvState.GOOD, Reason.HEALED)
+    b.monitor.read_events()
+    assert len(b.said()) == 100 + 256
+    b.look(1000)
+    b.look(1000)
+    sums = b.said()[356:]
+    assert [(e["peer"], e["ev"], e["plane"], e["t1"], e["to"], e["evidence"]) for e in sums] == [
+        (None, None, 1, 1, "ASSUMED_BAD", {"evs": 72, "peers": 2}),
+        (None, None, 0, 2, "ASSUMED_BAD", {"evs": 36, "peers": 1}),
+        (None, None, 0, 2, "GOOD", {"evs": 36, "peers": 1}),
+    ]
+    assert sentence(sums[0]).endswith(" UTC 72 EVs to 2 peers, plane 1, T1 1: ASSUMED_BAD → ASSUMED_BAD, overdue")
+    b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)  # 2 s later
+    b.monitor.log_events()
+    assert (b.said()[-1]["peer"], b.said()[-1]["ev"]) == ("h1", 5)
 
 
 def test_lost_events_are_counted_once() -> None:
@@ -231,13 +256,13 @@ def test_a_shared_failure_runs_the_tick_before_all_events_are_logged() -> None:
 
     async def work(running: "asyncio.Task[None]") -> None:
         await until(lambda: len(logged) == 1)
-        for _ in range(500):
+        for _ in range(200):  # not so many that they are summed
             b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)
-        await until(lambda: b.log.last_id >= logged[0] + 500)
+        await until(lambda: b.log.last_id >= logged[0] + 200)
 
     play(b, work)
     assert len(logged) == 2
-    assert logged[1] < logged[0] + 500
+    assert logged[1] < logged[0] + 200
 
 
 def test_an_error_of_the_tick_is_logged_and_the_monitor_continues(caplog: pytest.LogCaptureFixture) -> None:

@@ -142,7 +142,7 @@ def _run(lab: Lab, case: _Case, minutes: float) -> tuple[Document, list[Document
         "case": case.name,
         "mean_bits_per_s": sum(goodput.mean(f.bins, min(f.bins), max(f.bins)) or 0.0 for f in flows),
         "retransmitted_segments": sum(f.retransmitted_segments for f in flows),
-        "demotions": sum(e["to"] == "ASSUMED_BAD" for e in found),
+        "demotions": sum(e["evidence"].get("evs", 1) for e in found if e["to"] == "ASSUMED_BAD"),
         "transitions": len(found),
         "skips": _skips(lab) - skips,
         "dropped_skbs": dropped,
