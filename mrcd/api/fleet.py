@@ -2,10 +2,8 @@
 """Serves the commands for all hosts: writes to etcd what every host shall run and deny, and reads what they do."""
 
 import asyncio
-import dataclasses
 import math
 import re
-import time
 from collections.abc import Sequence
 
 from aiohttp import web
@@ -16,9 +14,11 @@ from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 from mrcd.denials import targets
 from mrcd.denials.record import Denial
+from mrcd.denials.table import FLEET
 from mrcd.denials.targets import Target
 from mrcd.errors import ConfigError, UsageError
 from mrcd.fleet import report
+from mrcd.fleet.etcd import Etcd
 from mrcd.fleet.keys import FleetFile, denial_value
 from mrcd.fleet.member import FleetMember
 from mrcd.versions import SCHEMA_VERSION
@@ -45,6 +45,12 @@ class FleetApi:
             web.post("/v1/fleet/allow", self.allow),
         ]
 
+    def _now(self, etcd: Etcd) -> float:
+        """Return the time by etcd's clock, with which all hosts of a fleet reckon."""
+        table = self._daemon.denials.table
+        table.ahead_s = etcd.ahead_s
+        return table.now(FLEET)
+
     async def fleet(self, _: web.Request) -> web.Response:
         """Return what etcd wants of all hosts, and what each of them says."""
         etcd, keys = self._member.connected()
@@ -52,7 +58,7 @@ class FleetApi:
         wanted, reports = keys.wanted(snapshot.values), keys.reports(snapshot.values)
         running = [h.name for h in self._daemon.plan.config.hosts]
         hosts = [*running, *(await self._names_in(wanted.file) if wanted.file else ())]
-        found = report.fleet(wanted, reports, hosts, time.time())
+        found = report.fleet(wanted, reports, hosts, self._now(etcd))
         return web.json_response(found | {"etcd": self._member.brief()["etcd"], "connected": etcd.endpoint})
 
     async def _names_in(self, file: FleetFile) -> Sequence[str]:
@@ -112,20 +118,18 @@ class FleetApi:
         given = await incoming.denial(request)
         target, reason, for_s = incoming.target(given), given["reason"], given["for_s"]
         etcd, keys = self._member.connected()
-        now, host = time.time(), self._daemon.plan.host.name
-        asked = Denial(target, now, None, reason, incoming.uid(request), given["drain"], given["force"], host)
+        key, host = keys.denial(target), self._daemon.plan.host.name
+        before = keys.wanted((await etcd.read(key)).values).denials.get(target)
+        now = self._now(etcd)
+        if before is not None and before.left_s(now):  # as with a denial of one host, its end and its reason are kept
+            for_s = before.left_s(now) if for_s is None else for_s
+            reason = reason or before.reason
+        until = None if for_s is None or math.isinf(for_s) else now + for_s
+        asked = Denial(target, now, until, reason, incoming.uid(request), given["drain"], given["force"], host)
         why = await self._daemon.denials.refusal(asked)
         if why is not None:
             return _done(target, f"{target} is not denied: {host} would refuse it: {why}", [], is_refused=True)
-        key = keys.denial(target)
-        before = keys.wanted((await etcd.read(key)).values).denials.get(target)
-        if before is not None and before.left_s(now):  # as with a denial of one host, its end and its reason are kept
-            for_s = before.left_s(now) if for_s is None else for_s
-            asked = dataclasses.replace(asked, reason=reason or before.reason)
-        lease = 0
-        if for_s is not None and not math.isinf(for_s):
-            asked = dataclasses.replace(asked, until=now + for_s)
-            lease = await etcd.grant(math.ceil(for_s) + _LEASE_MORE_S)
+        lease = 0 if until is None or for_s is None else await etcd.grant(math.ceil(for_s) + _LEASE_MORE_S)
         await etcd.put(key, denial_value(asked), lease=lease)
         return _done(target, f"{target} is to be denied on all hosts", [])
 

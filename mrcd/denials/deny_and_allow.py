@@ -104,7 +104,7 @@ class DenialControl:
         for scope in SCOPES:
             for d in self.table.read(scope):
                 covered |= set(await self._evs(d.target))
-                if d.left_s(self.table.wall()):
+                if d.left_s(self.table.now(scope)):
                     self.table.enter(scope, d)
                 else:
                     self._events.add("denial", reason="expired", evidence={"target": str(d.target)})
@@ -251,7 +251,7 @@ class DenialControl:
                 await self._write()  # before the floors are checked
             if ended:
                 await table.save(FLEET)
-            new = [d for d in wanted.values() if d != table.get(FLEET, d.target) and d.left_s(table.wall())]
+            new = [d for d in wanted.values() if d != table.get(FLEET, d.target) and d.left_s(table.now(FLEET))]
             for d in sorted(new, key=lambda d: d.since):
                 why = await self._refusal(d)
                 if why is not None:
@@ -279,7 +279,7 @@ class DenialControl:
             return f"{self.table.MOST} fleet-wide denials are in force"
         if before and not d.forced:
             return None
-        left_s = d.left_s(self.table.wall())
+        left_s = d.left_s(self.table.now(FLEET))
         short = self._short(await self._evs(d.target), left_s, forced=d.forced, again=before is not None)
         return answers.refusal(short, forced=d.forced) if short else None
 

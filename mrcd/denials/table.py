@@ -40,9 +40,15 @@ class DenialTable:
         self._do = do
         self.paths = {OWN: path, FLEET: path.with_name(state_dir.FLEET_DENIALS)}
         self.wall, self.clock = wall, clock
+        self.ahead_s = 0.0
+        """How far the clock of the times in fleet-wide denials is ahead of `wall`."""
         self._events = events
         self._denials: dict[tuple[bool, Target], Denial] = {}
         self._unsaved: dict[bool, str] = {}  # errors of the last writes
+
+    def now(self, scope: bool) -> float:
+        """Return the time by which the denials of a scope have their beginnings and ends."""
+        return self.wall() + (self.ahead_s if scope == FLEET else 0.0)
 
     # ---- the denials ----
 
@@ -74,7 +80,7 @@ class DenialTable:
 
     def enter(self, scope: bool, d: Denial) -> None:
         """Put a denial into force. It replaces an earlier one of the same target and scope."""
-        self._denials[scope, d.target] = replace(d, end=self.clock() + d.left_s(self.wall()))
+        self._denials[scope, d.target] = replace(d, end=self.clock() + d.left_s(self.now(scope)))
 
     def cover(self, target: Target, evs: Evs) -> None:
         """Note the EVs that the denials of a target cover now."""

@@ -14,8 +14,10 @@ import os
 import random
 import ssl
 import stat
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any
 
@@ -83,6 +85,8 @@ class Etcd:
         self._endpoints = [base_url(url) for url in fleet.etcd]
         self._at = random.randrange(len(self._endpoints))  # hosts spread over the members
         self._token: str | None = None
+        self.ahead_s = 0.0
+        """How far etcd's clock is ahead of this host's; 0 if they agree within some seconds."""
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> "Etcd":
@@ -226,6 +230,7 @@ class Etcd:
             request = self._session.post(url, json=body, headers=self._headers(), allow_redirects=False)
             async with request as response:
                 content = await response.read()
+                self.ahead_s = ahead_s(response.headers.get("Date"), time.time(), self.ahead_s)
                 if response.status != 200:
                     raise _refused(response.status, content)
                 answer = json.loads(content)
@@ -236,6 +241,19 @@ class Etcd:
             raise
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as e:
             raise EtcdAway(_why(e)) from None
+
+
+_AGREE_S = 3.0  # `Date` has whole seconds, and an answer takes some time
+
+
+def ahead_s(date: str | None, now: float, before: float) -> float:
+    """Return how far a clock is ahead by an HTTP header `Date` that has just come; `before` if that is still right."""
+    try:
+        found = parsedate_to_datetime(date or "").timestamp() + 0.5 - now
+    except ValueError:
+        return before
+    known = 0.0 if abs(found) < _AGREE_S else before
+    return known if abs(found - known) < _AGREE_S else found
 
 
 # ---- answers ---------------------------------------------------------------------------------

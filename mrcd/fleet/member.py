@@ -215,6 +215,8 @@ class FleetMember:
             except Exception as e:
                 self.source.refused(file, f"unexpected {type(e).__name__}: {e}")
                 raise
+        if self._etcd is not None:
+            self._denials.table.ahead_s = self._etcd.ahead_s
         try:
             self._refused = await self._denials.use_fleet_wide(self._wanted.denials)
         except MrcdError as e:

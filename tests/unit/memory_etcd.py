@@ -8,6 +8,7 @@ class MemoryEtcd:
     """The keys of an etcd in memory."""
 
     endpoint = "http://memory"
+    ahead_s = 0.0
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}

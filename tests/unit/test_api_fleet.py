@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the API of the fleet: what is written to etcd, and what is refused before."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,11 +55,6 @@ class Fleet:
         return KEYS.wanted(self.etcd.values).denials[T1]
 
 
-@pytest.fixture(autouse=True)
-def _stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.time", lambda: 1_893_553_450.0)
-
-
 @pytest.fixture
 def fleet(tmp_path: Path) -> Fleet:
     return Fleet(tmp_path)
@@ -89,10 +83,18 @@ def test_a_repeated_denial_keeps_its_end_and_its_reason(fleet: Fleet) -> None:
 
 
 def test_a_denial_that_has_ended_leaves_no_end_to_the_next(fleet: Fleet) -> None:
-    ended = record.Denial(T1, time.time() - 60, time.time() - 1, "fan")
+    ended = record.Denial(T1, fleet.host.wall - 60, fleet.host.wall - 1, "fan")
     fleet.etcd.values[KEYS.denial(T1)] = Value(denial_value(ended), 1)
     fleet.post("deny", target=["t1:1:2"])
     assert (fleet.denial().until, fleet.denial().reason) == (None, "")
+
+
+def test_the_end_of_a_denial_is_by_the_clock_of_etcd(fleet: Fleet) -> None:
+    fleet.etcd.ahead_s = 3600.0
+    fleet.post("deny", target=["t1:1:2"], **{"for": "2h"})
+    found = fleet.denial()
+    assert (found.since, found.until) == (fleet.host.wall + 3600, fleet.host.wall + 3600 + 7200)
+    assert list(fleet.etcd.leases.values()) == [7260]
 
 
 def test_hosts_of_a_file_that_this_host_does_not_run_are_counted(fleet: Fleet) -> None:

@@ -357,7 +357,8 @@ def target(text: str) -> Target:
 
 def follow(host: Host, *texts: str, **more: Any) -> Mapping[Target, str]:
     """Has these fleet-wide denials in force, and returns the refused ones."""
-    wanted = {target(t): Denial(target(t), host.wall, **({"host": "h9"} | more)) for t in texts}
+    given: dict[str, Any] = {"since": host.wall, "host": "h9"} | more
+    wanted = {target(t): Denial(target(t), **given) for t in texts}
     found: dict[Denial, str] = host.run(host.control.use_fleet_wide(wanted))
     return {d.target: why for d, why in found.items()}
 
@@ -425,6 +426,17 @@ def test_a_host_refuses_what_it_would_refuse_its_own_administrator(host: Host) -
     assert host.run(host.control.refusal(Denial(target("plane:1"), host.wall, host.wall + 3600, forced=True))) is None
     assert not follow(host, "plane:0", "plane:1", forced=True, until=host.wall + 3600)
     assert host.denied() == set(range(8))
+
+
+@pytest.mark.parametrize("ahead_s", [-7200.0, 0.0, 7200.0])
+def test_a_fleet_wide_denial_ends_by_the_clock_of_etcd(host: Host, ahead_s: float) -> None:
+    """A host whose clock is two hours fast ended such a denial at once."""
+    host.control.table.ahead_s = ahead_s
+    now = host.wall + ahead_s
+    assert not follow(host, "t1:1:2", since=now - 60, until=now + 3600)
+    assert (host.denied(), host.control.brief()[0]["remaining_s"]) == ({6}, 3600)
+    host.later(3601)
+    assert host.denied() == set()
 
 
 def test_the_paths_to_this_host_are_those_of_others(host: Host) -> None:

@@ -3,6 +3,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from aiohttp.test_utils import TestServer
 
 from mrcd.config.sections import Fleet
 from mrcd.errors import ConfigError
-from mrcd.fleet.etcd import Change, Etcd, EtcdAway, EtcdError, Value
+from mrcd.fleet.etcd import Change, Etcd, EtcdAway, EtcdError, Value, ahead_s
 from tests.etcd_server import MISSING, Server, free_port, make_certificates
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
@@ -181,6 +182,34 @@ def test_requests_side_by_side_each_ask_all_endpoints(plain: Server, monkeypatch
             return await asyncio.gather(etcd.put("/side/a", b""), etcd.put("/side/b", b""))
 
         assert all(using(Fleet(etcd=urls), work))
+
+
+@pytest.mark.parametrize(
+    ("date", "before", "expected"),
+    [
+        ("Wed, 02 Jan 2030 03:04:05 GMT", 0.0, 0.0),
+        ("Wed, 02 Jan 2030 03:04:07 GMT", 0.0, 0.0),
+        ("Wed, 02 Jan 2030 04:04:05 GMT", 0.0, 3600.5),
+        ("Wed, 02 Jan 2030 04:04:06 GMT", 3600.5, 3600.5),
+        ("Wed, 02 Jan 2030 04:04:16 GMT", 3600.5, 3611.5),
+        ("Wed, 02 Jan 2030 03:04:05 GMT", 3600.5, 0.0),
+        ("Wed, 02 Jan 2030 02:04:05 GMT", 0.0, -3599.5),
+        ("tomorrow", 7.0, 7.0),
+        (None, 7.0, 7.0),
+    ],
+)
+def test_how_far_the_clock_of_etcd_is_ahead(date: str | None, before: float, expected: float) -> None:
+    assert ahead_s(date, 1893553445.0, before) == expected
+
+
+def test_etcd_tells_its_time(plain: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(etcd: Etcd) -> float:
+        await etcd.read("/none")
+        return etcd.ahead_s
+
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 86_400)
+    assert 86_300 < using(fleet_of(plain), work) < 87_400
 
 
 def test_no_redirect_is_followed() -> None:
