@@ -97,7 +97,7 @@ class TablesCollector(Collector):
         plan, mask = self._daemon.plan, int(self._daemon.tables.node["plane_mask"])
         planes = [(str(plane), name, plane) for plane, name in enumerate(plan.interfaces)]
         yield gauge(
-            "mrc_plane_up", "1 if the NIC has carrier and its first hop resolves.", ["plane"],
+            "mrc_plane_up", "1 if the NIC has carrier and its first hop has been resolved.", ["plane"],
             (([label], mask >> plane & 1) for label, _, plane in planes),
         )  # fmt: skip
         hooks: dict[int, Mapping[str, Any]] = {h["plane"]: h for h in self._daemon.programs.hooks if "plane" in h}
