@@ -40,7 +40,7 @@ class PlaneMask:
                 self._events.add(
                     "plane",
                     plane=plane,
-                    reason=_reason(plane, nics, is_up=is_up),
+                    reason=_reason(plane, nics, plan.config.cluster.mtu, is_up=is_up),
                     before="down" if is_up else "up",
                     after="up" if is_up else "down",
                     evidence={"interface": plan.interfaces[plane]},
@@ -48,10 +48,12 @@ class PlaneMask:
         return True
 
 
-def _reason(plane: int, nics: Nics, *, is_up: bool) -> str:
+def _reason(plane: int, nics: Nics, mtu: int, *, is_up: bool) -> str:
     port = nics.ports.get(plane)
     if is_up:
         return "link_up"
     if port is None:
         return "no_interface"
-    return "first_hop_unresolved" if port.nic.up and not nics.lost_plane_mask() >> plane & 1 else "link_down"
+    if not port.nic.up or nics.lost_plane_mask() >> plane & 1:
+        return "link_down"
+    return "small_mtu" if min(port.nic.mtu, port.physical.mtu) < mtu else "first_hop_unresolved"

@@ -173,9 +173,10 @@ def _srhs(tables: Tables) -> NDArray[np.uint8]:
 def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[int, str]) -> int:
     """Configure this host's NICs. `macs`: ifindex → first hop's MAC.
 
-    Returns the plane mask of the planes that can send: those with a carrier and a resolved first hop.
+    Returns the plane mask of the planes that can send: those with a carrier, a resolved first hop and the cluster's
+    MTU. If none has that MTU, they are used all the same.
     """
-    plane_mask = 0
+    plane_mask = fitting = 0
     for plane in range(plan.config.cluster.planes):
         record = tables.planes[plane : plane + 1].reshape(())
         port = ports.get(plane)
@@ -193,7 +194,8 @@ def write_planes(tables: Tables, plan: Plan, ports: dict[int, Port], macs: dict[
         record["ifindex"] = port.physical.ifindex
         if port.nic.up and port.physical.up and record["dmac"].any():
             plane_mask |= 1 << plane
-    return plane_mask
+            fitting |= (min(port.nic.mtu, port.physical.mtu) >= plan.config.cluster.mtu) << plane
+    return fitting or plane_mask
 
 
 def write_receiver(tables: Tables, mrc0: Link, mrc0_peer: Link, *, merging: bool, xdp_too: bool) -> None:

@@ -7,9 +7,10 @@ import struct
 from enum import StrEnum
 from pathlib import Path
 
-_SIOCGIFFLAGS = 0x8913  # netdevice(7)
+_SIOCGIFFLAGS, _SIOCGIFMTU = 0x8913, 0x8921  # netdevice(7)
 _IFF_UP, _IFF_RUNNING = 0x1, 0x40
-_IFREQ = "16sH22x"
+_IFREQ, _IFREQ_MTU = "16sH22x", "16si20x"
+_SYSCTLS = Path("/proc/sys/net/ipv6/conf")
 
 
 class LinkState(StrEnum):
@@ -18,20 +19,34 @@ class LinkState(StrEnum):
     MISSING = "missing"
     DISABLED = "disabled"  # administratively down
     NO_CARRIER = "no_carrier"
+    NO_IPV6 = "no_ipv6"  # by its sysctl disable_ipv6
+    SMALL_MTU = "small_mtu"
     UP = "up"
 
 
-def link_state(interface: str) -> LinkState:
-    """Returns the state of an interface of this network namespace."""
+def link_state(interface: str, mtu: int = 0, sysctls: Path = _SYSCTLS) -> LinkState:
+    """Returns the state of an interface of this network namespace, which should have this MTU."""
+    name = interface.encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         try:
-            answer = fcntl.ioctl(s, _SIOCGIFFLAGS, struct.pack(_IFREQ, interface.encode(), 0))
+            _, flags = struct.unpack(_IFREQ, fcntl.ioctl(s, _SIOCGIFFLAGS, struct.pack(_IFREQ, name, 0)))
+            _, size = struct.unpack(_IFREQ_MTU, fcntl.ioctl(s, _SIOCGIFMTU, struct.pack(_IFREQ_MTU, name, 0)))
         except OSError:
             return LinkState.MISSING
-    _, flags = struct.unpack(_IFREQ, answer)
     if not flags & _IFF_UP:
         return LinkState.DISABLED
-    return LinkState.UP if flags & _IFF_RUNNING else LinkState.NO_CARRIER
+    if not flags & _IFF_RUNNING:
+        return LinkState.NO_CARRIER
+    if size < mtu:
+        return LinkState.SMALL_MTU
+    return LinkState.NO_IPV6 if _is_set(sysctls / interface / "disable_ipv6") else LinkState.UP
+
+
+def _is_set(sysctl: Path) -> bool:
+    try:
+        return sysctl.read_text(encoding="ascii").strip() == "1"
+    except OSError:  # the kernel has no IPv6, or the interface has just gone
+        return False
 
 
 _COUNTERS = Path("/proc/net/dev_snmp6")

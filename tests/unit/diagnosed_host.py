@@ -143,7 +143,7 @@ class Host(Arrays):
     def causes(self) -> list[Cause]:
         """Returns the diagnosis."""
 
-        def link(name: str) -> LinkState:
+        def link(name: str, _: int) -> LinkState:
             return self.nic_links.get(name, LinkState.NO_CARRIER)
 
         with mock.patch("time.monotonic_ns", return_value=self.now):

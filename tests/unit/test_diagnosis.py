@@ -118,6 +118,13 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
                         ["own_nic nic:h0:1!"], ["p1 does not exist"]),
     "own NIC off": (lambda: Host().set("plane:1", DOWN).own_planes(1, p1=LinkState.DISABLED),
                     ["own_nic nic:h0:1!"], ["p1 is switched off"]),
+    "own NIC without IPv6": (lambda: Host().set("plane:1", DOWN).own_planes(1, p1=LinkState.NO_IPV6),
+                             ["own_nic nic:h0:1!"], ["IPv6 is switched off on p1"]),
+    "own NIC with a small MTU": (lambda: Host().set("plane:1", DOWN).own_planes(1, p1=LinkState.SMALL_MTU),
+                                 ["own_nic nic:h0:1!"], ["MTU of p1 is less than the 9100", "ip link set p1 mtu 9100"]),
+    "a small MTU on all of them": (
+        lambda: Host().set("plane:1", LOSSY).own_planes(3, p0=LinkState.SMALL_MTU, p1=LinkState.SMALL_MTU),
+        ["own_nic nic:h0:1!", "own_nic nic:h0:0!"], []),
     "own carrier": (lambda: Host().set("plane:1", DOWN).own_planes(1), ["own_cable nic:h0:1!"],
                     ["p1 has no carrier"]),
     "first hop": (lambda: Host().set("plane:1", DOWN).own_planes(1, p1=LinkState.UP), ["own_t0 t0:1:0!"],
@@ -481,6 +488,13 @@ def test_each_key_that_hosts_must_agree_on_changes_the_fingerprint_and_no_other(
 def test_what_the_kernel_says_of_interfaces(tmp_path: Path) -> None:
     assert link_state("lo") in (LinkState.UP, LinkState.DISABLED)
     assert link_state("no-such-nic") is LinkState.MISSING
+    if link_state("lo") is LinkState.UP:
+        assert link_state("lo", 1 << 20) is LinkState.SMALL_MTU
+        assert link_state("lo", 1500) is LinkState.UP
+        (tmp_path / "lo").mkdir()
+        (tmp_path / "lo/disable_ipv6").write_text("1\n")
+        assert link_state("lo", 1500, tmp_path) is LinkState.NO_IPV6
+        assert link_state("lo", 1500, tmp_path / "no-ipv6") is LinkState.UP
     (tmp_path / "p0").write_text("ifIndex                         \t3\nIp6InNoRoutes                   \t39\n")
     assert unroutable_packets("p0", tmp_path) == 39
     assert unroutable_packets("p1", tmp_path) == 0

@@ -248,6 +248,15 @@ def test_planes_that_can_send() -> None:
     assert not t.planes[2:]["ifindex"].any()
 
 
+def test_a_nic_with_a_small_mtu_is_used_only_if_all_have_one() -> None:
+    t = Arrays(1, 1)
+    assert planes(t, both(lambda p: nic(f"p{p}", 10 + p, mtu=1400 if p else 9100)), MACS) == 0b01
+    vlan = {0: Port(0, nic("p0.5", 12), nic("p0", 10, mtu=9099)), 1: Port(1, nic("p1", 11), nic("p1", 11))}
+    assert planes(t, vlan, {12: MACS[10], 11: MACS[11]}) == 0b10
+    assert planes(t, both(lambda p: nic(f"p{p}", 10 + p, mtu=1400)), MACS) == 0b11
+    assert planes(t, both(lambda p: nic(f"p{p}", 10 + p, mtu=1400 + p, up=p == 0)), MACS) == 0b01
+
+
 def test_a_plane_needs_a_carrier_a_first_hop_and_a_nic() -> None:
     t = Arrays(1, 1)
     assert planes(t, both(lambda p: nic(f"p{p}", 10 + p)), {11: MACS[11]}) == 0b10

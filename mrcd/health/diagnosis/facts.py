@@ -81,10 +81,10 @@ class Facts(Snapshot):
         tables: Tables,
         plan: Plan,
         memory: Memory | None = None,
-        read_link: Callable[[str], LinkState] = link_state,
+        read_link: Callable[[str, int], LinkState] = link_state,
         read_nics: Callable[[Sequence[str]], list[NicRate]] = read_rates,
     ) -> None:
-        """`read_link` reads the state of an unusable NIC, `read_nics` rates if a plane is slow.
+        """`read_link` reads the state of a NIC that should have an MTU, `read_nics` rates if a plane is slow.
 
         `memory` adds what the tables do not keep.
         """
@@ -101,7 +101,9 @@ class Facts(Snapshot):
 
         def own_plane(plane: int, name: str) -> OwnPlane:
             is_up, unroutable = bool(mask >> plane & 1), memory.unroutable.get(plane, 0) if memory else 0
-            return OwnPlane(name, is_up, LinkState.UP if is_up else read_link(name), unroutable)
+            link = read_link(name, plan.config.cluster.mtu)
+            link = LinkState.UP if is_up and link is not LinkState.SMALL_MTU else link
+            return OwnPlane(name, is_up, link, unroutable)
 
         self.own_planes = [own_plane(plane, name) for plane, name in enumerate(plan.interfaces)]
 

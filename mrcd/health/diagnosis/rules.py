@@ -68,11 +68,12 @@ def _other_routes(facts: Facts) -> Iterator[Cause]:
 
 
 def _own_planes(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
-    """Yields a cause for each plane on which this host cannot send."""
+    """Yields a cause for each plane on which this host cannot send, or not packets of full size."""
     for plane, own in enumerate(facts.own_planes):
-        if not own.is_usable:
+        if not own.is_usable or own.link is LinkState.SMALL_MTU:
             yield _own_plane(facts, plane, own)
-            verdicts[:, facts.columns(plane)] = Verdict.NOTHING
+            of_plane = verdicts[:, facts.columns(plane)]
+            of_plane[(of_plane == Verdict.LOSSY) | (not own.is_usable)] = Verdict.NOTHING
 
 
 def _own_plane(facts: Facts, plane: int, own: OwnPlane) -> Cause:
@@ -84,6 +85,11 @@ def _own_plane(facts: Facts, plane: int, own: OwnPlane) -> Cause:
         why, do = f"interface {name} does not exist", "compare `ip link` with [interfaces] in the cluster file"
     elif own.link is LinkState.DISABLED:
         why, do = f"interface {name} is switched off", f"`ip link set {name} up`"
+    elif own.link is LinkState.NO_IPV6:
+        why, do = f"IPv6 is switched off on {name} (disable_ipv6)", f"`sysctl net.ipv6.conf.{name}.disable_ipv6=0`"
+    elif own.link is LinkState.SMALL_MTU:
+        mtu = facts.plan.config.cluster.mtu
+        why, do = f"the MTU of {name} is less than the {mtu} of [cluster] mtu", f"`ip link set {name} mtu {mtu}`"
     elif own.link is LinkState.NO_CARRIER:
         why, do, kind = f"interface {name} has no carrier", f"check cable and T0 port; `ethtool {name}`", Kind.OWN_CABLE
         neighbours = int(is_neighbour.sum())
