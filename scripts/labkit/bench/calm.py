@@ -18,7 +18,7 @@ from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.measure import goodput, machine
+from labkit.measure import goodput, machine, probe_windows
 from labkit.tables import percent
 from labkit.traffic.candidates import TARGET
 from labkit.traffic.flow import Ends, Flow
@@ -113,6 +113,9 @@ def measure(lab: Lab, options: Options) -> Result:
         rows.append(row)
         shown += [f"  {e['host']} {e['peer']}/{e['ev']} {e['to']} {e['reason']}" for e in transitions[:_SHOWN]]
         bounds.append(Bound(case.bound, 0, "").judge(row["demotions"]))
+        words = f"{case.name}: probe requests of a host in {probe_windows.WINDOW_S * 1000:.0f} ms, without suspicions"
+        most = probe_windows.most_allowed(lab.fabric.config.health.idle_probes)
+        bounds.append(Bound(words, most, "").judge(row["probes_in_100_ms"]))
     title = "False demotions under stress: TCP flows, no path worse than the others; transitions in every host"
     return Result([Table(title, rows, shown)], bounds, detail={"minutes": options.minutes})
 
@@ -125,7 +128,7 @@ def _run(lab: Lab, case: _Case, minutes: float) -> tuple[Document, list[Document
         lab.fail(target, drop=case.drop)
     events, skips = NewEvents(lab, hosts), _skips(lab)
     address = lab.fabric.address
-    with ExitStack() as stack:
+    with probe_windows.watching(lab) as probes, ExitStack() as stack:
         ends = [Ends(f"h{n}", address(f"h{n}"), TARGET, address(TARGET)) for n in case.senders]
         flows = [stack.enter_context(Flow(lab, e)) for e in ends]
 
@@ -145,6 +148,7 @@ def _run(lab: Lab, case: _Case, minutes: float) -> tuple[Document, list[Document
         "demotions": sum(e["evidence"].get("evs", 1) for e in found if e["to"] == "ASSUMED_BAD"),
         "transitions": len(found),
         "skips": _skips(lab) - skips,
+        "probes_in_100_ms": round(probes.most),
         "dropped_skbs": dropped,
         "hosts": len(hosts),
         "what": words,
