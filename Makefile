@@ -181,16 +181,21 @@ bench-scale: set-up ## measure one host among up to 4,096 peers: memory, start, 
 	@$(IN_VENV) scripts/bench scale --full
 
 .PHONY: install
-install: set-up ## install on this host; PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=
-	@$(MAKE) install-python install-files
+install: ## install on this host, with nothing of the tests; PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=
+	@scripts/set-up --install
+	@$(MAKE) mrcd/mrc.bpf.o install-python
+	@$(MAKE) install-files
 	@echo "Next: write $(SYSCONFDIR)/mrcd/mrcd.toml (an example is beside it), check it with 'mrcctl config check', then"
 	@echo "      'systemd-sysusers', 'systemctl daemon-reload', 'systemctl enable --now mrcd'"
 
-# The commands, in a virtual environment of their own. In a DESTDIR its files must not contain the DESTDIR.
+# The commands, in a virtual environment of their own: all Python packages but bcc are inside, whatever this machine has.
+# In a DESTDIR its files must not contain the DESTDIR.
+PIP_INSTALL = $(TREE)/lib/mrcd/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps
 .PHONY: install-python
-install-python: build
+install-python: mrcd/mrc.bpf.o
 	/usr/bin/python3 -m venv --system-site-packages $(TREE)/lib/mrcd
-	$(TREE)/lib/mrcd/bin/python -m pip install --quiet --disable-pip-version-check --no-input .
+	$(PIP_INSTALL) --ignore-installed --require-hashes -r scripts/deploy/requirements.txt
+	$(PIP_INSTALL) .
 	$(if $(DESTDIR),grep -rlIF '$(DESTDIR)' $(TREE)/lib/mrcd/bin $(TREE)/lib/mrcd/pyvenv.cfg | xargs sed -i 's|$(DESTDIR)||g')
 	install -d $(TREE)/bin
 	ln -sf $(PREFIX)/lib/mrcd/bin/mrcd $(PREFIX)/lib/mrcd/bin/mrcctl $(TREE)/bin/
@@ -200,8 +205,8 @@ install-python: build
 install-files:
 	@mkdir -p build/install
 	sed 's|=/usr/local/|=$(PREFIX)/|' scripts/deploy/mrcd.service >build/install/mrcd.service
-	$(PYTHON) scripts/deploy/manpages.py build/install
-	for s in bash zsh fish; do $(PYTHON) -m mrcd.ctl completion $$s >build/install/mrcctl.$$s || exit; done
+	$(TREE)/lib/mrcd/bin/python3 scripts/deploy/manpages.py build/install
+	for s in bash zsh fish; do $(TREE)/lib/mrcd/bin/python3 -m mrcd.ctl completion $$s >build/install/mrcctl.$$s || exit; done
 	$(foreach f,$(INSTALLED),install -D -m 644 $(firstword $(subst :, ,$f)) $(lastword $(subst :, ,$f)) &&) true
 
 # Source and destination of each installed file; `uninstall` removes the same files.
@@ -219,6 +224,13 @@ INSTALLED = \
 	scripts/deploy/prolog-slurmctld:$(TREE)/share/mrcd/prolog-slurmctld \
 	scripts/deploy/wireshark/mrc.lua:$(TREE)/share/mrcd/mrc.lua \
 	scripts/deploy/mrcd.toml:$(DESTDIR)$(SYSCONFDIR)/mrcd/mrcd.toml.example
+
+# Needs pip-tools, and the network.
+.PHONY: lock
+lock: ## choose anew the Python packages that an installation has inside
+	{ sed -n '/^#/p' scripts/deploy/requirements.txt; pip-compile --quiet --generate-hashes --strip-extras --no-annotate \
+		--no-header --no-emit-index-url --no-emit-trusted-host --output-file - setup.cfg; } >build/requirements.txt
+	mv build/requirements.txt scripts/deploy/requirements.txt
 
 .PHONY: man
 man: set-up ## write the man pages into build/man (`man -l build/man/mrcctl.1`)
@@ -238,8 +250,20 @@ uninstall: ## remove the installed files; same PREFIX, SYSCONFDIR and DESTDIR; t
 .PHONY: deb
 deb: set-up ## build a Debian package with the files of `install`, in build/
 	@rm -rf build/deb
-	@$(MAKE) install-python install-files DESTDIR=$(CURDIR)/build/deb PREFIX=/usr
+	@$(MAKE) install-python DESTDIR=$(CURDIR)/build/deb PREFIX=/usr
+	@$(MAKE) install-next-python install-files DESTDIR=$(CURDIR)/build/deb PREFIX=/usr
 	scripts/deploy/debian/build build/deb build
+
+# The package has the compiled Python packages of Debian 12 and 13, so that an upgrade from one to the other keeps it.
+PYTHONS := python3.11 python3.13
+.PHONY: install-next-python
+install-next-python:
+	for p in $(filter-out $(notdir $(wildcard $(TREE)/lib/mrcd/lib/python*)),$(PYTHONS)); do \
+		to=$(TREE)/lib/mrcd/lib/$$p/site-packages && \
+		$(PIP_INSTALL) --no-compile --only-binary :all: --python-version $${p#python} --target $$to \
+			--require-hashes -r scripts/deploy/requirements.txt && \
+		cp -a $(TREE)/lib/mrcd/lib/python*/site-packages/mrcd $(TREE)/lib/mrcd/lib/python*/site-packages/mrcd-* $$to \
+		|| exit; done
 
 # Not part of `test`: building the package takes half a minute.
 .PHONY: test-deb

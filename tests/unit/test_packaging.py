@@ -6,9 +6,11 @@ import subprocess
 import sys
 from configparser import ConfigParser
 from importlib.metadata import distribution
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import mrcd
 from mrcd.api.metrics import page
@@ -47,6 +49,15 @@ def test_the_bcc_of_pypi_is_not_asked_for(setup_cfg: ConfigParser) -> None:
     # bcc on PyPI is another project; the binding comes from the system's python3-bpfcc.
     wanted = setup_cfg["options"]["install_requires"] + setup_cfg["options.extras_require"]["dev"]
     assert "bcc" not in wanted.split()
+
+
+def test_the_packages_inside_an_installation_are_pinned_with_hashes(setup_cfg: ConfigParser) -> None:
+    lines = (ROOT / "scripts/deploy/requirements.txt").read_text().splitlines()
+    pins = dict(line.removesuffix(" \\").split("==") for line in lines if "==" in line)
+    for wanted in map(Requirement, setup_cfg["options"]["install_requires"].split("\n")[1:]):
+        assert wanted.specifier.contains(pins[wanted.name]), f"{wanted}: `make lock`"
+    for line, after in pairwise(lines):
+        assert "==" not in line or after.startswith("    --hash=sha256:"), line
 
 
 def test_the_files_of_the_page_are_package_data(setup_cfg: ConfigParser) -> None:
