@@ -3,12 +3,15 @@
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from mrcd.errors import MachineError
+
+log = logging.getLogger("mrcd.file_thread")
 
 T = TypeVar("T")
 Put = Callable[[Callable[[], object]], bool]
@@ -23,6 +26,7 @@ class FileThread:
     """A thread that does jobs in their order. It does not keep the process from ending."""
 
     def __init__(self) -> None:
+        self._is_stuck = False  # a job takes too long: nobody waits for those after it
         self._jobs: queue.Queue[Callable[[], object] | None] = queue.Queue(_MOST)
         self._thread = threading.Thread(target=self._run, name="files", daemon=True)
         self._thread.start()
@@ -56,9 +60,10 @@ class FileThread:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(at_home)
 
-        if self.put(work):
+        if self.put(work) and not self._is_stuck:
             await asyncio.wait({done}, timeout=_LIMIT_S)
         if not done.done():
+            self._is_stuck = True
             done.cancel()
             raise MachineError("the disk does not answer")
         return done.result()
@@ -71,7 +76,11 @@ class FileThread:
 
     def _run(self) -> None:
         while job := self._jobs.get():
-            job()
+            try:
+                job()
+            except Exception:  # the next ones must be done
+                log.exception("a file was not written")
+            self._is_stuck = False
 
 
 def put_now(job: Callable[[], object]) -> bool:

@@ -13,6 +13,7 @@ from mrcd.api.connections import Connections
 
 SOCKET = "mrcd.sock"
 GROUP = "mrcd"
+_KEEP_S = 15.0  # a connection without a request
 
 
 class ControlSocket:
@@ -21,7 +22,7 @@ class ControlSocket:
     def __init__(self, run_dir: Path, application: web.Application) -> None:
         self._path = run_dir / SOCKET
         self._connections = Connections(str(self._path), application)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=_KEEP_S)
         self._listener: asyncio.Server | None = None
         self._file: os.stat_result | None = None  # of the bound socket
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reads the bodies and the user of requests of the control API."""
 
+import asyncio
 import grp
 import os
 import socket
@@ -40,13 +41,18 @@ def flag(document: dict[str, Any], name: str) -> bool:
 
 def uid(request: web.Request) -> int | None:
     """Return the user at the other end of the unix socket; None if it is unknown."""
-    return _credentials(request)[0]
+    return user(request.transport)
+
+
+def user(transport: asyncio.BaseTransport | None) -> int | None:
+    """Return the user at the other end of a connection; None if it is unknown."""
+    return _credentials(transport)[0]
 
 
 def may_change(request: web.Request) -> bool:
     """Return whether the user at the other end may change something: root, mrcd's own user, members of ADMINS."""
-    user, groups = _credentials(request)
-    if user in (0, os.geteuid()):
+    asking, groups = _credentials(request.transport)
+    if asking in (0, os.geteuid()):
         return True
     try:
         return grp.getgrnam(ADMINS).gr_gid in groups
@@ -54,18 +60,17 @@ def may_change(request: web.Request) -> bool:
         return False
 
 
-def _credentials(request: web.Request) -> tuple[int | None, set[int]]:
+def _credentials(transport: asyncio.BaseTransport | None) -> tuple[int | None, set[int]]:
     """Return user and groups of the process that has connected (SO_PEERCRED, SO_PEERGROUPS in unix(7))."""
-    transport = request.transport
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is None or sock.family != socket.AF_UNIX:
         return None, set()
-    _, user, group = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    _, peer, group = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     try:
         more = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MOST_GROUPS)
     except OSError:  # a user in more groups
         more = b""
-    return user if user >= 0 else None, {group, *struct.unpack(f"{len(more) // 4}I", more)}
+    return peer if peer >= 0 else None, {group, *struct.unpack(f"{len(more) // 4}I", more)}
 
 
 async def denial(request: web.Request) -> dict[str, Any]:

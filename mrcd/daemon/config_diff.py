@@ -84,6 +84,13 @@ class Difference:
 
     def check(self, *, detached: bool, force: bool) -> None:
         """Raises UsageError if a running daemon must not load the new file: TakesRestart if a new one may."""
+        if self.agreed and not (detached or force):
+            raise UsageError(
+                f"{', '.join(self.agreed)} must be equal on all hosts, and packets in flight would be lost; "
+                "nothing was changed",
+                hint="`mrcctl detach` on every host, then `mrcctl reload`, then `mrcctl attach`; or `mrcctl reload "
+                "--force`, and packets are lost until all hosts have the new file",
+            )
         for s in self.settings:
             if s.key in _FIXED:
                 then = (
@@ -97,13 +104,6 @@ class Difference:
                     f"{s.key} {_said(s.before)} → {_said(s.after)} takes a restart; nothing was changed",
                     hint=f"`systemctl restart mrcd`{then}",
                 )
-        if self.agreed and not (detached or force):
-            raise UsageError(
-                f"{', '.join(self.agreed)} must be equal on all hosts, and packets in flight would be lost; "
-                "nothing was changed",
-                hint="`mrcctl detach` on every host, then `mrcctl reload`, then `mrcctl attach`; or `mrcctl reload "
-                "--force`, and packets are lost until all hosts have the new file",
-            )
 
     def document(self) -> dict[str, Any]:
         """Return the document of `mrcctl config diff --json`."""

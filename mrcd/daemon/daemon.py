@@ -302,6 +302,7 @@ class Daemon:
     async def close(self) -> None:
         """Close tables and programs; the data plane keeps forwarding."""
         await self.readers.stop()
+        self.monitor.log_events()
         self.tables.close()
         self.dataplane.close()
         self.files.close()
@@ -444,7 +445,7 @@ class Daemon:
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running, self.attach_anew),
             )
-            group.create_task(watch_routes(self._note_routes_changed))
+            group.create_task(watch_routes(self._note_routes_changed, self.ways.ask_soon))
             group.create_task(self.ways.run(lambda: self.plan))
 
     async def run_netlink(self) -> None:

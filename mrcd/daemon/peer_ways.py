@@ -16,7 +16,7 @@ from mrcd.net.way import Way
 
 log = logging.getLogger("mrcd")
 
-_EACH_S = 1.0
+_EACH_S, _AGAIN_S = 1.0, 0.3
 _AT_ONCE = 16  # peers; an answer costs 0.3 ms of CPU time
 _AFTER_A_CHANGE = 256
 
@@ -34,6 +34,7 @@ class PeerWays:
         """`lock` is held while routes are written. `written`: a peer's row → its routes; None while they change."""
         self._netlink, self._lock, self._written, self._repair = netlink, lock, written, repair
         self._wrong: dict[int, Way] = {}
+        self._suspected: set[int] = set()  # wrong when asked the first time: it may be on the way to be repaired
         self._changed = asyncio.Event()
         self._next = 0
 
@@ -51,37 +52,47 @@ class PeerWays:
             is_hurried = self._changed.is_set()
             self._changed.clear()
             try:
-                await self.ask(plan(), _AFTER_A_CHANGE if is_hurried else _AT_ONCE)
-            except (MrcdError, OSError) as e:
-                log.error("%s; asking for routes again", e)
+                await self.ask(plan, _AFTER_A_CHANGE if is_hurried else _AT_ONCE)
+            except Exception as e:  # an odd answer must not end the watch of paths
+                log.error("%s; asking for routes again", e if isinstance(e, MrcdError) else repr(e))
             try:
-                await asyncio.wait_for(self._changed.wait(), _EACH_S)
+                await asyncio.wait_for(self._changed.wait(), _AGAIN_S if self._suspected else _EACH_S)
             except TimeoutError:
                 continue
 
-    async def ask(self, plan: Plan, count: int) -> None:
-        """Asks for the ways to the next `count` peers, and to those that were wrong."""
-        peers = {p.host.id: p for p in plan.peers}
+    async def ask(self, plan: Callable[[], Plan], count: int) -> None:
+        """Asks for the ways to the next `count` peers, and to those that were wrong. Ends if the plan changes."""
+        now = plan()
+        peers = {p.host.id: p for p in now.peers}
         self._wrong = {row: way for row, way in self._wrong.items() if row in peers}
+        self._suspected &= peers.keys()
         rows = list(peers)
         turn = [rows[(self._next + n) % len(rows)] for n in range(min(count, len(rows)))]
         self._next = (self._next + len(turn)) % max(1, len(rows))
-        before = set(self._wrong)
-        for row in dict.fromkeys([*itertools.islice(self._wrong, count), *turn]):
+        before = set(self._suspected)
+        for row in dict.fromkeys([*before, *itertools.islice(self._wrong, count), *turn]):
             async with self._lock:
+                if plan() is not now:
+                    return
                 routes = self._written(row)
                 if routes is not None:
-                    await self._ask(plan, row, peers[row], routes)
-        if self._wrong.keys() - before:
+                    await self._ask(now, row, peers[row], routes)
+        if self._suspected - before:
             self._repair()
 
     async def _ask(self, plan: Plan, row: int, peer: Peer, routes: Sequence[Route]) -> None:
         for prefix, best in _best(peer, routes):
             way = await self._netlink.way_to(_address_in(prefix), own_address(plan, prefix.version))
-            if not way.follows(best):
+            if way.follows(best):
+                continue
+            if row in self._wrong or row in self._suspected:
                 self._wrong[row] = way
-                return
+                self._suspected.discard(row)
+            else:
+                self._suspected.add(row)
+            return
         self._wrong.pop(row, None)
+        self._suspected.discard(row)
 
 
 def _best(peer: Peer, routes: Sequence[Route]) -> Iterator[tuple[IPv4Network | IPv6Network, Route]]:

@@ -19,7 +19,7 @@ from mrcd.auth.keyring import cut_off
 from mrcd.auth.secrets_file import Secret
 from mrcd.daemon import config_diff
 from mrcd.daemon.daemon import Daemon, read_secrets
-from mrcd.errors import ConfigError, MachineError, MrcdError, UsageError
+from mrcd.errors import ConfigError, MachineError, MrcdError, TakesRestart, UsageError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
 from mrcd.fleet.source import FileSource
@@ -59,11 +59,15 @@ class Reloader:
             raise
 
     async def examine(self, text: str, *, force: bool = False) -> dict[str, Any]:
-        """Return the difference that a file would make, and change nothing. Raises UsageError as `reload` would."""
+        """Return the difference that a file would make, and change nothing. Raises UsageError as `reload` would.
+
+        Not for what takes a restart: the next start runs it.
+        """
         before = self._daemon.plan
         plan = await asyncio.to_thread(lambda: topology.plan(self.source.read(text), before.host.name))
         difference = await asyncio.to_thread(config_diff.compare, before, plan)
-        difference.check(detached=self._daemon.detached, force=force)
+        with contextlib.suppress(TakesRestart):
+            difference.check(detached=self._daemon.detached, force=force)
         return difference.document()
 
     def on_signal(self) -> None:

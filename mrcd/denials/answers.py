@@ -30,9 +30,12 @@ def changed(plan: Plan, target: Target | None, evs: Evs, message: str) -> Docume
     }
 
 
-def refused(plan: Plan, target: Target, short: Sequence[Short], ev_count: int, *, forced: bool) -> Document:
+def refused(
+    plan: Plan, target: Target, short: Sequence[Short], ev_count: int, *, forced: bool, again: bool
+) -> Document:
     """Return the document of a deny that would leave peers below their floors."""
-    message = f"{target} is not denied: {refusal(short, forced=forced)}"
+    state = "stays denied as it is" if again else "is not denied"
+    message = f"{target} {state}: {refusal(short, forced=forced or again)}"
     peers = [{"peer": s.peer, "left_evs": s.left, "evs": s.evs, "ev_min_active": s.floor} for s in short]
     return changed(plan, target, [], message) | {"refused": ev_count, "peers_below": peers}
 

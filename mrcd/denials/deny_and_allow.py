@@ -158,9 +158,10 @@ class DenialControl:
                 left_s = for_s
             elif before is not None and table.left_s(before) > 0:
                 left_s = table.left_s(before)
-            short = self._short(evs, left_s, forced=force, again=before is not None)
+            short = self._short(target, evs, left_s, forced=force, again=before is not None)
             if short:
-                return answers.refused(plan, target, short, len(evs), forced=force) | table.saved(OWN)
+                refused = answers.refused(plan, target, short, len(evs), forced=force, again=before is not None)
+                return refused | table.saved(OWN)
             if before is None and table.is_full(OWN):
                 full = f"{self.table.MOST} denials are in force, and no more are kept"
                 raise UsageError(full, hint="end some with `mrcctl allow`, or deny a wider target")
@@ -182,17 +183,23 @@ class DenialControl:
         assert entered is not None
         self.table.add_event(event, entered)
 
-    def _short(self, evs: Evs, left_s: float, *, forced: bool, again: bool) -> list[Short]:
-        """Return the peers because of which these EVs may not be denied for so long; `again`: they are already.
+    def _short(self, target: Target, evs: Evs, left_s: float, *, forced: bool, again: bool) -> list[Short]:
+        """Return the peers because of which a target may not be denied for so long; `again`: it is denied already.
 
-        Those would fall below their floors; or, if forced, have no path for more than LAST_PATHS_S.
+        Those would fall below their floors; or, if forced or again, have no path for more than LAST_PATHS_S. What other
+        denials cover counts as denied if they last as long.
         """
+        lasting = set[tuple[int, int]]()
+        for _, d in self.table:
+            if d.target != target and self.table.left_s(d) >= left_s:
+                lasting.update(d.evs or ())
         rows = by_row(evs)
-        standings = self._standings(rows)
-        if again:
-            standings = (replace(s, denied=s.denied - set(rows[row])) for row, s in zip(rows, standings, strict=True))
+        standings = (
+            replace(s, denied=frozenset(ev for ev in s.evs if (row, ev) in lasting))
+            for row, s in zip(rows, self._standings(rows), strict=True)
+        )
         short = targets.below_floors(zip(standings, rows.values(), strict=True))
-        if forced:
+        if forced or again:
             return [s for s in short if not s.left and left_s > LAST_PATHS_S]
         return short
 
@@ -277,11 +284,9 @@ class DenialControl:
             return str(e.args[0])
         if before is None and self.table.is_full(FLEET):
             return f"{self.table.MOST} fleet-wide denials are in force"
-        if before and not d.forced:
-            return None
-        left_s = d.left_s(self.table.now(FLEET))
-        short = self._short(await self._evs(d.target), left_s, forced=d.forced, again=before is not None)
-        return answers.refusal(short, forced=d.forced) if short else None
+        again, left_s = before is not None, d.left_s(self.table.now(FLEET))
+        short = self._short(d.target, await self._evs(d.target), left_s, forced=d.forced, again=again)
+        return answers.refusal(short, forced=d.forced or again) if short else None
 
     async def fleet_traffic(self) -> list[Document]:
         """Return what each fleet-wide denial has left in flight on this host, for its report.

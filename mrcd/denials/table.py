@@ -130,8 +130,9 @@ class DenialTable:
 
     async def save(self, scope: bool) -> None:
         """Write a file. A denial that cannot be saved stays in force: the administrator needs it now."""
+        kept = [self._by_own_clock(d) if scope == FLEET else d for d in self.of(scope).values()]
         try:
-            await self._do(partial(record.write, self.paths[scope], list(self.of(scope).values())))
+            await self._do(partial(record.write, self.paths[scope], kept))
         except MrcdError as e:
             if scope not in self._unsaved:
                 log.error("denials are in force, but a restart would lose them: %s", e)
@@ -139,6 +140,11 @@ class DenialTable:
         else:
             if self._unsaved.pop(scope, None) is not None:
                 log.info("denials are saved in %s again", self.paths[scope])
+
+    def _by_own_clock(self, d: Denial) -> Denial:
+        """Return a denial with the times of `wall`: a start does not know how far the other clock is ahead."""
+        until = None if d.until is None else d.until - self.ahead_s
+        return replace(d, since=d.since - self.ahead_s, until=until)
 
     @property
     def unsaved(self) -> list[bool]:

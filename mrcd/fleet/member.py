@@ -115,6 +115,7 @@ class FleetMember:
         while True:
             try:
                 async with Etcd(self.source.fleet) as self._etcd:
+                    self._etcd.ahead_s = self._denials.table.ahead_s
                     while True:
                         await self._serve_endpoint(self._etcd, keys)
                         wait_s = _BACKOFF_S[0]  # it has worked

@@ -65,7 +65,7 @@ class FileSource:
         self.cluster, self.wanted = self._kept()
         self.running: Loaded | None = None
         self.refusal: Refusal | None = None
-        self._on_disk = self.cluster, self.wanted
+        self._on_disk: tuple[str, FleetFile | None] | None = (self.cluster, self.wanted)  # or soon; None: not known
 
     def load(self) -> Loaded:
         """Return the configuration to run, out of the newest files. Raises ConfigError."""
@@ -120,7 +120,9 @@ class FileSource:
             file = self.refusal.file
         if self._on_disk == (self.cluster, file):
             return
-        self.put(partial(self._write, self.cluster, file))
+        self._on_disk = self.cluster, file
+        if not self.put(partial(self._write, self.cluster, file)):
+            self._on_disk = None
 
     def _write(self, cluster: str, file: FleetFile | None) -> None:
         try:
@@ -131,8 +133,7 @@ class FileSource:
                 self.kept_path.unlink(missing_ok=True)
         except (MrcdError, OSError) as e:
             log.error("a restart without etcd would take an older cluster file: %s", e)
-        else:
-            self._on_disk = cluster, file
+            self._on_disk = None
 
     @property
     def running_path(self) -> Path:

@@ -65,11 +65,11 @@ class Listener:
         place = peer.place(number) if peer else None
         if peer is None or place is None:  # the event belongs to an earlier configuration
             return
+        added_for, added = self.added_evidence.pop((row, number), (reason, {}))
         if not self._may_log(record, reason):
             key = (*place, int(record["before"]), int(record["after"]), reason)
             self._summed.setdefault(key, []).append(record)
             return
-        added_for, added = self.added_evidence.pop((row, number), (reason, {}))
         self._events.add(
             "ev",
             peer=peer.host.name,

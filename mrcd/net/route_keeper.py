@@ -104,6 +104,7 @@ _SO_ATTACH_FILTER = 26
 _LOAD_16, _LOAD_8, _IS, _HAS, _RETURN = 0x28, 0x30, 0x15, 0x45, 0x06
 _TYPE_AT, _FLAGS_AT, _PROTOCOL_AT = 4, 6, 16 + 5  # offsets in struct nlmsghdr, and in the struct rtmsg behind it
 _IPV6_RULES = 1 << 18  # RTNLGRP_IPV6_RULE
+_RULES = (rtnl.RTM_NEWRULE, rtnl.RTM_DELRULE)
 _MAX_MESSAGE = 1 << 16
 _SETTLE_S, _APART_S = 0.02, 0.5  # routes change many at a time; and another daemon may change them again and again
 
@@ -155,22 +156,24 @@ class RouteWatch:
         """Returns the socket's descriptor."""
         return self._socket.fileno()
 
-    def drain(self) -> int:
-        """Reads all notifications. Returns their number; lost notifications count as one."""
-        count = 0
+    def drain(self) -> tuple[int, int]:
+        """Reads all notifications. Returns the numbers of routes and of rules; lost ones count as one of each."""
+        routes = rules = 0
         while True:
             try:
-                self._socket.recv(_MAX_MESSAGE)
+                (kind,) = struct.unpack_from("H", self._socket.recv(_MAX_MESSAGE), _TYPE_AT)
             except BlockingIOError:
-                return count
+                return routes, rules
             except OSError as e:
                 if e.errno != errno.ENOBUFS:
                     raise
-            count += 1
+                kind = 0
+            routes += kind not in _RULES
+            rules += kind in (0, *_RULES)
 
 
-async def watch_routes(on_changed: Callable[[], None]) -> None:
-    """Calls `on_changed` when rules or routes of mrcd may have changed, _APART_S apart, until cancelled."""
+async def watch_routes(on_routes: Callable[[], None], on_rules: Callable[[], None]) -> None:
+    """Calls these when routes of mrcd, or rules, may have changed, _APART_S apart, until cancelled."""
     changed = asyncio.Event()
     with RouteWatch() as watch:
         loop = asyncio.get_running_loop()
@@ -182,6 +185,9 @@ async def watch_routes(on_changed: Callable[[], None]) -> None:
                 loop.remove_reader(watch)
             changed.clear()
             await asyncio.sleep(_SETTLE_S)
-            watch.drain()
-            on_changed()
+            routes, rules = watch.drain()
+            if routes:
+                on_routes()
+            if rules:
+                on_rules()
             await asyncio.sleep(_APART_S)

@@ -22,9 +22,9 @@ class Way:
     interface: str = ""
 
     def follows(self, route: Route) -> bool:
-        """Returns whether it is this route of mrcd."""
+        """Returns whether it is this route of mrcd, or one of mrcd's to a longer prefix within its destination."""
         is_ours = not self.error and (self.table, self.protocol) == (TABLE_MAIN, PROTOCOL)
-        return is_ours and (self.dst, self.metric) == route.key
+        return is_ours and (self.dst != route.dst or self.metric == route.metric)
 
     @property
     def words(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from mrcd.api import connections
+from mrcd.api import connections, incoming
 from mrcd.api.control_socket import SOCKET, ControlSocket
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: mrcd\r\n\r\n"
@@ -50,12 +50,19 @@ async def eventually(open_: Open) -> None:
         pass
 
 
-def test_more_connections_are_closed_and_the_rest_work(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_more_connections_are_closed_but_root_s_and_the_rest_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = [1000, 1000, 0]
+    monkeypatch.setattr(incoming, "user", lambda _: users.pop(0))
+
     async def scenario() -> None:
         async with served(tmp_path) as open_:
             idle = [await open_() for _ in range(connections.MOST)]
             assert await answer(open_) == b""
             assert await answer(open_) == b""
+            assert await answer(open_) == b"HTTP/1.1 200 OK"
+            monkeypatch.undo()
             idle[0][1].write(REQUEST)
             assert await idle[0][0].read(15) == b"HTTP/1.1 200 OK"
             for _, writer in idle:

@@ -161,6 +161,23 @@ STORIES: dict[str, list[Step]] = {
         ("peer:h1 plane:0", {"force": True, "reason": "fan"}, {"changed": 0, "refused": 0}, ALL),
         ("later", 86_401, {}, PLANE_1),
     ],
+    "what a denial with an end covers is not denied for ever by others, on a floor": [
+        ("peer:h1", {"force": True, "for_s": 3600}, {"changed": 8}, ALL),
+        ("peer:h1 plane:0", {}, {"changed": 0, "refused": 0}, ALL),
+        ("peer:h1 plane:1", {}, {"refused": 4}, ALL), ("peer:h1 plane:1", {"force": True}, {"refused": 4}, ALL),
+        ("peer:h1 plane:1", {"for_s": 60}, {"refused": 0}, ALL),
+        ("later", 3601, {}, {0, 1, 2, 3}),
+    ],
+    "a denial is prolonged whatever has failed meanwhile, on a floor": [
+        ("peer:h1", {"force": True, "for_s": 60}, {"changed": 8}, ALL),
+        ("peer:h1", {"for_s": 7200, "reason": "fan"}, {"changed": 0, "refused": 0}, ALL),
+        ("peer:h1", {"for_s": math.inf}, {
+            "refused": 8,
+            "message": "peer:h1 stays denied as it is: no usable EV would be left, for h1 with 0 of 8 (ev_min_active "
+            "2): give it an end of 24 h at most (--for)",
+        }, ALL),
+        ("later", 3600, {}, ALL), ("later", 3601, {}, set()),
+    ],
     "no path uses it yet": [("t1:1:2 peer:h2", {}, {
         "changed": 0, "refused": 0,
         "message": "t1:1:2 peer:h2 is denied: no path of this host uses it now; later ones will be denied",
@@ -184,6 +201,14 @@ TOLD = {
     "deny and allow": ["deny", "allow"],
     "below the floor of a peer all is refused": ["deny", "restored", "below_floor"],
     "the last path, on the floor of a peer, is denied for a time only": ["deny", "deny", "deny", "expired"],
+    "what a denial with an end covers is not denied for ever by others, on a floor": [
+        "deny",
+        "deny",
+        "deny",
+        "expired",
+        "expired",
+    ],
+    "a denial is prolonged whatever has failed meanwhile, on a floor": ["deny", "deny", "expired"],
     "it ends by itself": ["deny", "deny", "expired", "restored"],
     "it ends while no daemon runs": ["deny", "expired"],
 }

@@ -11,7 +11,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from mrcd.api.connections import Connections
+from mrcd.api.connections import HANDSHAKE_S, Connections
 from mrcd.api.metrics.collector import TablesCollector
 from mrcd.api.metrics.fabric_sums import FabricCollector
 from mrcd.api.metrics.page import Page
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("mrcd")
 
 _RETRY_S = 5.0
+_KEEP_S = 75.0  # Prometheus scrapes each minute at the latest
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -91,8 +92,9 @@ class Endpoint:
         read = daemon.readers.read
         routes = [scrape_route(registry, read), scrape_route(fabric, read, "/metrics/fabric"), *self.page.routes()]
         app = application(routes, self._web_config)
-        self._connections = Connections(f"metrics address {settings.address}", app)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        is_tls = self._web_config is not None and self._web_config.tls is not None
+        self._connections = Connections(f"metrics address {settings.address}", app, is_tls=is_tls)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=_KEEP_S)
         self._listener: asyncio.Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -117,7 +119,13 @@ class Endpoint:
         context = self._web_config.tls if self._web_config else None
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(self._connections, host.strip("[]"), int(port), ssl=context)
+            self._listener = await loop.create_server(
+                self._connections,
+                host.strip("[]"),
+                int(port),
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_S if context else None,
+            )
         except OSError as e:
             return f"metrics address {self._settings.address}: {e.strerror or e}"
         return ""
