@@ -25,7 +25,7 @@ from mrcd.versions import SCHEMA_VERSION
 
 # A secret of a secrets file, or a private key, in a comment: no key of the cluster file takes one.
 _SECRET = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f]{64}(?![0-9A-Za-z])|-----BEGIN [A-Z ]*PRIVATE KEY-----")
-_LEASE_MORE_S = 60  # hosts end a denial by their own clocks; etcd forgets it so much later
+_LEASE_MORE_S = 60  # after a denial's end: etcd forgets it then
 
 
 class FleetApi:

@@ -72,11 +72,16 @@ def sentence(event: Mapping[str, Any]) -> str:
     change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
     named, evidence = _named_target(event), event.get("evidence") or {}
     subject = f"{event['kind']} {named}" if named else location(event) or text(event.get("kind"))
-    if event.get("kind") == "ev" and "peers" in evidence:  # a sum (health/event_reader.py)
+    if is_sum_of_evs(event):
         subject = f"{evidence.get('evs')} EVs to {evidence['peers']} peers, {subject}"
     error = evidence.get("error")
     why = f"{text(event.get('reason'))}: {error}" if error else text(event.get("reason"))
     return f"{moment(event.get('time'))} UTC {subject}: {change}{why}"
+
+
+def is_sum_of_evs(event: Mapping[str, Any]) -> bool:
+    """Return whether an event is the sum of changes of many EVs (health/event_reader.py)."""
+    return event.get("kind") == "ev" and "peers" in (event.get("evidence") or {})
 
 
 def _named_target(event: Document) -> object:

@@ -92,7 +92,7 @@ class Nics:
         for plane, port in list(self.ports.items()):
             if port.nic.mtu < c.mtu:
                 mtus = f"its MTU {port.nic.mtu} is less than cluster.mtu {c.mtu}"
-                self._warn(f"{port.nic.name}: {mtus}, so full packets are lost")
+                self._warn(f"{port.nic.name}: {mtus}, so the plane is left, unless all have a small one")
             try:
                 await self._prepare(plane, port)
             except MrcdError as e:

@@ -23,7 +23,7 @@ from labkit.cluster.patience import patience
 from mrcd.errors import KernelError
 from mrcd.kernel import libbpf
 
-SECONDS = patience(15.0)  # deadline of waits, long because machines pause
+SECONDS = patience(120.0)  # deadline of waits, long because machines pause, and a busy kernel frees programs late
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
 
 _CLONE_NEWNET = 0x40000000

@@ -25,7 +25,7 @@ class Host:
     """Three planes: two NICs, and a VLAN on the second of them."""
 
     def __init__(self) -> None:
-        cluster = SimpleNamespace(planes=3)
+        cluster = SimpleNamespace(planes=3, mtu=9100)
         self.plan: Any = SimpleNamespace(config=SimpleNamespace(cluster=cluster), interfaces=("a", "b", "c"))
         self.events = EventLog()
         self.planes = PlaneMask(self.events)

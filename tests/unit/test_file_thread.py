@@ -83,8 +83,10 @@ def test_lines_of_events_that_a_disk_does_not_take_are_counted(
     for _ in range(10):
         log.add("daemon", reason="started")
     disk.answers.set()
-    while not thread.put(lambda: None):
+    done = threading.Event()
+    while not thread.put(done.set):
         pass
+    done.wait()
     with caplog.at_level(logging.ERROR):
         log.add("daemon", reason="started")
     thread.close()

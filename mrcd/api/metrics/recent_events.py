@@ -55,7 +55,7 @@ def _line(group: Sequence[Event]) -> dict[str, Any]:
     return {
         "time": newest.get("time"),
         "level": _LEVELS.get(str(newest.get("to")), "plain"),
-        "count": len(group),
+        "count": _evs(group),
         "text": _text(group),
     }
 
@@ -76,18 +76,23 @@ def _text(group: Sequence[Event]) -> str:
 
 def _subject(group: Sequence[Event]) -> str:
     event = group[0]
-    peers = {e.get("peer") for e in group}
-    who = f"{len(peers)} peers" if len(peers) > 1 else event.get("peer")
+    peers = max(len({e.get("peer") for e in group}), *((e.get("evidence") or {}).get("peers", 1) for e in group))
+    who = f"{peers} peers" if peers > 1 else event.get("peer")
     places = (("plane", {e.get("plane") for e in group}), ("T1", {e.get("t1") for e in group}))
     named = [_numbered(name, numbers - {None}) for name, numbers in places]
     place = ", ".join(words for words in named if words)
     if event.get("kind") != "ev":
         parts = [str(event.get("kind")) if event.get("kind") != "plane" else "", str(who or ""), place]
-    elif len(group) > 1:
-        parts = [f"{len(group)} EVs to {who}", f"({place})" if place else ""]
+    elif _evs(group) > 1:
+        parts = [f"{_evs(group)} EVs to {who}", f"({place})" if place else ""]
     else:
         parts = [f"{who} EV {event.get('ev')}", f"({place})" if place else ""]
     return " ".join(part for part in parts if part)
+
+
+def _evs(group: Sequence[Event]) -> int:
+    """Return how many changes a group has: an event can be the sum of many (health/event_reader.py)."""
+    return sum((e.get("evidence") or {}).get("evs", 1) if e.get("kind") == "ev" else 1 for e in group)
 
 
 def _numbered(name: str, numbers: set[Any]) -> str:

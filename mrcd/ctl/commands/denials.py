@@ -67,7 +67,7 @@ def _post(options: Options, path: str, body: dict[str, Any], hint: str) -> Json:
     return answer
 
 
-_FORCE_HINT = "--force denies it nevertheless"
+FORCE_HINT = "--force denies it nevertheless, for 24 h at most where a peer keeps no path"
 _ALLOW_HINT = "`mrcctl denials` lists all denials"
 
 
@@ -80,7 +80,7 @@ def deny(options: Options, /, **given: Any) -> None:
     The paths are still probed. A denial survives restarts, and also covers paths of later configurations. A repeated
     deny keeps the end and the reason of the present denial, unless --for and --reason change them.
     """
-    emit(options, _post(options, "/v1/deny", chosen("deny", given), _FORCE_HINT), changed_lines)
+    emit(options, _post(options, "/v1/deny", chosen("deny", given), FORCE_HINT), changed_lines)
 
 
 @command("Deny, and wait until no packet is in flight there.", epilog=EPILOG)
@@ -92,7 +92,7 @@ def drain(options: Options, /, wait: float, **given: Any) -> None:
 
     New packets take other paths at once, so draining loses no packet.
     """
-    answer = _post(options, "/v1/deny", chosen("drain", given) | {"drain": True}, _FORCE_HINT)
+    answer = _post(options, "/v1/deny", chosen("drain", given) | {"drain": True}, FORCE_HINT)
     began = options.monotonic_s()
     while True:
         found = next((d for d in options.client.get("/v1/denials")["denials"] if d["target"] == answer["target"]), None)

@@ -16,7 +16,7 @@ import click
 from mrcd.ctl.base import Commands, Options, command, common, emit, show
 from mrcd.ctl.client import Client, Json
 from mrcd.ctl.commands import fleet_check, fleet_links
-from mrcd.ctl.commands.denials import EPILOG, chosen, denial_options, target_options
+from mrcd.ctl.commands.denials import EPILOG, FORCE_HINT, chosen, denial_options, target_options
 from mrcd.ctl.options import wait_option, wide_option
 from mrcd.ctl.phrases import some
 from mrcd.ctl.terminal.render import Document, duration, facts, field, table_of, text
@@ -227,7 +227,7 @@ def drain(options: Options, /, wait: float, **given: Any) -> None:
 def _deny(options: Options, body: dict[str, Any]) -> Json:
     answer = _client(options).post("/v1/fleet/deny", body)
     if answer["refused"]:
-        raise DaemonError(answer["message"], hint="--force denies it nevertheless")
+        raise DaemonError(answer["message"], hint=FORCE_HINT)
     return answer
 
 

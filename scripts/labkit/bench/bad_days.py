@@ -28,6 +28,7 @@ class Day:
     cause: str = ""
     node: str = SOURCE
     lasts_s: float = 2.5
+    peer: str = PEER4  # that is pinged
     cuts_off: bool = False  # a peer cannot be reached as long as it lasts: that is another program's will
 
 
@@ -60,10 +61,10 @@ _MANY = "for i in $(seq 600); do ip link add v$i type veth peer name w$i; ip lin
 DAYS = (
     # ---- routes and rules ----
     Day("its IPv4 routes are flushed", ("ip route flush proto 77",)),
-    Day("its IPv6 routes are flushed", ("ip -6 route flush proto 77",)),
+    Day("its IPv6 routes are flushed", ("ip -6 route flush proto 77",), peer=PEER6),
     Day("all routes of the main table are flushed", ("ip route flush table main", "ip -6 route flush table main")),
     Day("its route to a peer is replaced", (f"ip route replace {PEER4} dev p0 metric 100",)),
-    Day("its IPv6 route to a peer is replaced", (f"ip -6 route replace {PEER6} dev p0 metric 100",)),
+    Day("its IPv6 route to a peer is replaced", (f"ip -6 route replace {PEER6} dev p0 metric 100",), peer=PEER6),
     Day("its route to a peer is deleted", (f"ip route del {PEER4} metric 100",)),
     Day("its fallback route to a peer is deleted", (f"ip route del {PEER4} metric 4000",)),
     Day("its routes are replaced, deleted and flushed 30 times", _ROUTES * 10),
@@ -112,6 +113,8 @@ DAYS = (
         ("ip -6 route add fd00::/16 dev p0 table 99", "ip -6 rule add pref 100 to fd00:99::/32 lookup 99"),
         ("ip -6 rule del pref 100", "ip -6 route flush table 99"),
         "other_route",
+        peer=PEER6,
+        cuts_off=True,
     ),
     Day(
         "an empty table has a rule",

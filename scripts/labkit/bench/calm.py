@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from labkit.bench.faults import INCAST, STALLS_S
-from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, check_only
+from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, check_only, evs_of
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -145,7 +145,7 @@ def _run(lab: Lab, case: _Case, minutes: float) -> tuple[Document, list[Document
         "case": case.name,
         "mean_bits_per_s": sum(goodput.mean(f.bins, min(f.bins), max(f.bins)) or 0.0 for f in flows),
         "retransmitted_segments": sum(f.retransmitted_segments for f in flows),
-        "demotions": sum(e["evidence"].get("evs", 1) for e in found if e["to"] == "ASSUMED_BAD"),
+        "demotions": evs_of(e for e in found if e["to"] == "ASSUMED_BAD"),
         "transitions": len(found),
         "skips": _skips(lab) - skips,
         "probes_in_100_ms": round(probes.most),

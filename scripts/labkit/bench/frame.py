@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Defines a bench: its options, its bounds, and the tables and the picture that it returns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from labkit import plot
@@ -98,6 +98,11 @@ def check_only(only: Sequence[str], known: Sequence[str]) -> None:
     for word in only:
         if word not in known:
             raise UsageError(f"--only {word}: there is no such case", hint=f"the cases are {', '.join(known)}")
+
+
+def evs_of(events: Iterable[Document]) -> int:
+    """Returns how many EVs have changed: an event can be the sum of many (health/event_reader.py)."""
+    return sum(e["evidence"].get("evs", 1) for e in events)
 
 
 class NewEvents:

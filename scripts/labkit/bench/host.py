@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from labkit.bench.bad_days import DAYS, FABRIC, PEER4, Day, Step
+from labkit.bench.bad_days import DAYS, FABRIC, Day, Step
 from labkit.bench.frame import Bench, Bound, Options, Result, Table
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
@@ -19,7 +19,7 @@ from labkit.cluster.observe import Document
 from labkit.cluster.patience import wait_for
 from labkit.entry import progress
 from labkit.traffic.candidates import SOURCE
-from mrcd.errors import MrcdError
+from mrcd.errors import MachineError, MrcdError
 
 GAP_MS = 100
 _APART_MS = 2  # between two pings
@@ -30,18 +30,18 @@ _SHORT = 3  # days
 
 @dataclass
 class Pinged:
-    """The pings of a block: how many were not answered, and how long the longest gap was."""
+    """The pings of a block: how many were not answered, and how long the longest gap was, to the end."""
 
     lost: int = 0
     gap_ms: int = 0
 
 
 @contextmanager
-def _pings(lab: Lab) -> Iterator[Pinged]:
-    """A block in which SOURCE pings a peer. Sizes differ: some packets are as long as the overlay's MTU allows."""
+def _pings(lab: Lab, peer: str) -> Iterator[Pinged]:
+    """A block in which SOURCE pings a peer with packets of 1,600 bytes."""
     found = Pinged()
     with tempfile.TemporaryFile("w+") as out:
-        argv = ["ping", "-n", "-i", f"{_APART_MS / 1000}", "-s", "1600", PEER4]
+        argv = ["ping", "-n", "-i", f"{_APART_MS / 1000}", "-s", "1600", peer]
         process = lab.popen(SOURCE, argv, stdout=out, stderr=subprocess.STDOUT)
         try:
             time.sleep(0.3)
@@ -52,9 +52,12 @@ def _pings(lab: Lab) -> Iterator[Pinged]:
             process.wait(10)
         said = Path(f"/proc/self/fd/{out.fileno()}").read_text(encoding="utf-8", errors="replace")
     answered = sorted({int(n) for n in re.findall(r"bytes from .* icmp_seq=(\d+)", said)})
-    if len(answered) > 1:
-        gaps = [after - before - 1 for before, after in pairwise(answered)]
-        found.lost, found.gap_ms = sum(gaps), max(gaps) * _APART_MS
+    sent = re.findall(r"(\d+) packets transmitted", said)
+    if not sent:
+        raise MachineError(f"ping ended: {said[-200:]}")
+    # ping does not wait for the answer to the last one
+    gaps = [after - before - 1 for before, after in pairwise([0, *answered, max(int(sent[0]), *answered, 0)])]
+    found.lost, found.gap_ms = sum(n for n in gaps if n > 0), max(gaps) * _APART_MS
 
 
 @dataclass
@@ -92,13 +95,15 @@ def _is_well(lab: Lab) -> bool:
 def _spend(lab: Lab, day: Day) -> Document:
     wait_for("all is well before", lambda: _is_well(lab), _WELL_WITHIN_S)
     told = Told()
-    with _pings(lab) as pinged:
-        began = time.monotonic()
-        _do(lab, day.node, day.break_)
-        while time.monotonic() - began < day.lasts_s:
-            told.look(lab, began)
-            time.sleep(_LOOK_S)
-    _do(lab, day.node, day.mend)
+    try:
+        with _pings(lab, day.peer) as pinged:
+            began = time.monotonic()
+            _do(lab, day.node, day.break_)
+            while time.monotonic() - began < day.lasts_s:
+                told.look(lab, began)
+                time.sleep(_LOOK_S)
+    finally:
+        _do(lab, day.node, day.mend)
     expected = {day.cause} - {""}
     is_repaired = day.cuts_off or pinged.gap_ms <= GAP_MS
     row = {

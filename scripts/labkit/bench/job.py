@@ -10,7 +10,7 @@ with RPS over all CPUs and GRO both ways, on the interfaces that receive them: m
 from pathlib import Path
 from statistics import median
 
-from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table
+from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, evs_of
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.attachment import ATTACHED, DETACHED, switch
@@ -43,7 +43,7 @@ def measure(lab: Lab, options: Options) -> Result:
                 runs[way].append(_turn(lab, job, way))
             said = ", ".join(f"{way} {r[-1]['median_step_ns'] / 1e6:.1f}" for way, r in runs.items())
             progress(f"job: pair {n + 1} of {number}: median step {said} ms")
-    return _result(lab, runs, len(events.read(to="ASSUMED_BAD")))
+    return _result(lab, runs, evs_of(events.read(to="ASSUMED_BAD")))
 
 
 def _turn(lab: Lab, job: Job, way: str) -> Document:

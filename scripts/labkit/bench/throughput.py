@@ -18,7 +18,7 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from labkit import plot
-from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table
+from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, evs_of
 from labkit.cluster import netns, observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -252,7 +252,7 @@ def _cell(lab: Lab, cell: Cell, rounds: int, seconds: float, *, every: bool) -> 
         "seconds": seconds,
         "candidates": [_summary(cell, c, runs[c.name]) for c in found],
         "ratios": [compared(c.name, runs[MRCD], runs[c.name]) for c in found if c.name in cell.compared[1:]],
-        "withdrawals_without_a_fault": len(events.read(to="ASSUMED_BAD")),
+        "withdrawals_without_a_fault": evs_of(events.read(to="ASSUMED_BAD")),
     }
 
 
