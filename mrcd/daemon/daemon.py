@@ -445,7 +445,11 @@ class Daemon:
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running, self.attach_anew),
             )
-            group.create_task(watch_routes(self._note_routes_changed, self.ways.ask_soon))
+            # Reading all routes takes half a millisecond per peer.
+            watching = watch_routes(
+                self._note_routes_changed, self.ways.ask_soon, lambda: min(0.5, max(0.05, len(self.peers) / 1000))
+            )
+            group.create_task(watching)
             group.create_task(self.ways.run(lambda: self.plan))
 
     async def run_netlink(self) -> None:

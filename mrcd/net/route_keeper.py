@@ -106,7 +106,7 @@ _TYPE_AT, _FLAGS_AT, _PROTOCOL_AT = 4, 6, 16 + 5  # offsets in struct nlmsghdr, 
 _IPV6_RULES = 1 << 18  # RTNLGRP_IPV6_RULE
 _RULES = (rtnl.RTM_NEWRULE, rtnl.RTM_DELRULE)
 _MAX_MESSAGE = 1 << 16
-_SETTLE_S, _APART_S = 0.02, 0.5  # routes change many at a time; and another daemon may change them again and again
+_SETTLE_S = 0.02  # routes change many at a time
 
 
 def _filter() -> bytes:
@@ -172,8 +172,13 @@ class RouteWatch:
             rules += kind in (0, *_RULES)
 
 
-async def watch_routes(on_routes: Callable[[], None], on_rules: Callable[[], None]) -> None:
-    """Calls these when routes of mrcd, or rules, may have changed, _APART_S apart, until cancelled."""
+async def watch_routes(
+    on_routes: Callable[[], None], on_rules: Callable[[], None], apart_s: Callable[[], float]
+) -> None:
+    """Calls these when routes of mrcd, or rules, may have changed, until cancelled.
+
+    At least `apart_s` apart: another daemon may change them again and again.
+    """
     changed = asyncio.Event()
     with RouteWatch() as watch:
         loop = asyncio.get_running_loop()
@@ -190,4 +195,4 @@ async def watch_routes(on_routes: Callable[[], None], on_rules: Callable[[], Non
                 on_routes()
             if rules:
                 on_rules()
-            await asyncio.sleep(_APART_S)
+            await asyncio.sleep(apart_s())

@@ -16,7 +16,6 @@ from labkit.bench.frame import Bench, Bound, Options, Result, Table
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
-from labkit.cluster.patience import wait_for
 from labkit.entry import progress
 from labkit.traffic.candidates import SOURCE
 from mrcd.errors import MachineError, MrcdError
@@ -84,16 +83,26 @@ def _do(lab: Lab, node: str, steps: Sequence[Step]) -> None:
             lab.exec(node, ["sh", "-c", step], check=True)
 
 
-def _is_well(lab: Lab) -> bool:
+def _wrong(lab: Lab) -> str:
+    """Returns what is not well; "" if all is."""
     try:
-        document = observe.client(lab, SOURCE).get("/v1/status")
-        return not document["diagnosis"] and all(p["state"] == "GOOD" for p in observe.paths(lab, SOURCE))
-    except MrcdError:
-        return False
+        causes = observe.client(lab, SOURCE).get("/v1/status")["diagnosis"]
+        bad = [f"{p['peer']} EV {p['ev']} {p['state']}" for p in observe.paths(lab, SOURCE) if p["state"] != "GOOD"]
+    except MrcdError as e:
+        return str(e.args[0])
+    return "; ".join([*(c["sentence"] for c in causes), *bad[:3]])
+
+
+def _wait_until_well(lab: Lab) -> None:
+    end = time.monotonic() + _WELL_WITHIN_S
+    while wrong := _wrong(lab):
+        if time.monotonic() > end:
+            raise MachineError(f"not well within {_WELL_WITHIN_S:.0f} s: {wrong}")
+        time.sleep(_LOOK_S)
 
 
 def _spend(lab: Lab, day: Day) -> Document:
-    wait_for("all is well before", lambda: _is_well(lab), _WELL_WITHIN_S)
+    _wait_until_well(lab)
     told = Told()
     try:
         with _pings(lab, day.peer) as pinged:
