@@ -201,12 +201,13 @@ install-python: mrcd/mrc.bpf.o
 	ln -sf $(PREFIX)/lib/mrcd/bin/mrcd $(PREFIX)/lib/mrcd/bin/mrcctl $(TREE)/bin/
 
 # All other files: unit, user, man pages, completions, the example, files for Prometheus and Grafana, the pages of docs/.
+INSTALLED_PYTHON = $(firstword $(wildcard $(TREE)/lib/mrcd/bin/python3) $(PYTHON))
 .PHONY: install-files
 install-files:
 	@mkdir -p build/install
 	sed 's|=/usr/local/|=$(PREFIX)/|' scripts/deploy/mrcd.service >build/install/mrcd.service
-	$(TREE)/lib/mrcd/bin/python3 scripts/deploy/manpages.py build/install
-	for s in bash zsh fish; do $(TREE)/lib/mrcd/bin/python3 -m mrcd.ctl completion $$s >build/install/mrcctl.$$s || exit; done
+	$(INSTALLED_PYTHON) scripts/deploy/manpages.py build/install
+	for s in bash zsh fish; do $(INSTALLED_PYTHON) -m mrcd.ctl completion $$s >build/install/mrcctl.$$s || exit; done
 	$(foreach f,$(INSTALLED),install -D -m 644 $(firstword $(subst :, ,$f)) $(lastword $(subst :, ,$f)) &&) true
 
 # Source and destination of each installed file; `uninstall` removes the same files.
