@@ -268,10 +268,10 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
     # ---- this host's routes ----
     "another route to a peer": (
         lambda: Host().other_way(4), ["other_route host:h0!"],
-        ["Traffic to h4 goes past mrcd: the kernel takes the route 10.0.0.0/8 dev p0",
+        ["Traffic to h4 does not take the route of mrcd: the kernel takes the route 10.0.0.0/8 dev p0",
          "`ip route get fibmatch 10.0.4.1 from 10.0.0.1` shows it"]),
     "another route to all peers": (
-        lambda: Host().other_way(*range(1, 9)), ["other_route host:h0!"], ["to 8 of 8 peers, such as h1, goes"]),
+        lambda: Host().other_way(*range(1, 9)), ["other_route host:h0!"], ["to 8 of 8 peers, such as h1, does not"]),
     "another route on a detached host": (
         lambda: Host().put("node.status", (), abi.STATUS_DETACHED).other_way(4),
         ["other_route host:h0!", "detached host:h0!"], []),

@@ -62,7 +62,7 @@ def _other_routes(facts: Facts) -> Iterator[Cause]:
         return
     (name, way), n, of = next(iter(facts.ways.items())), len(facts.ways), len(facts.names)
     which = f"{n} of {of} peers, such as {name}," if n > 1 else name
-    sentence = f"Traffic to {which} goes past mrcd: the kernel {way.words}"
+    sentence = f"Traffic to {which} does not take the route of mrcd: the kernel {way.words}"
     do = f"`{way.command}` shows it, `ip rule` the rules: delete what is not meant"
     yield Cause(Kind.OTHER_ROUTE, f"host:{facts.host}", sentence, do, Confidence.CERTAIN, Share(0, 0, n, of))
 
