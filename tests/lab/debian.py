@@ -124,8 +124,10 @@ def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package
     machine.run("mrcctl", "config", "check", "/etc/mrcd/mrcd.toml.example", "--host", "gpu1")
 
     # The daemon runs, and an upgrade loses no packet.
-    text = lab.state.cluster_file.read_text()
+    text = lab.state.cluster_file.read_text().replace('secret_file = "secrets"\n', "")
     subprocess.run([*machine.enter(), "sh", "-c", "cat >/etc/mrcd/mrcd.toml"], input=text, text=True, check=True)
+    keys = "umask 077; cat >/etc/mrcd/secrets; chown mrcd /etc/mrcd/secrets"
+    subprocess.run([*machine.enter(), "sh", "-c", keys], input=lab.state.secrets.read_text(), text=True, check=True)
     machine.run("systemctl", "enable", "--now", "mrcd")
     assert machine.show("ActiveState") == "active"
     wait_until("h1 knows all paths", lambda: {p["state"] for p in mrcctl(lab, "h1", "paths")} == {"GOOD"}, 15)
@@ -152,7 +154,7 @@ def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package
     left = machine.changed() - before
     users = {f"etc/{f}" for f in ("passwd", "group", "shadow", "gshadow", ".pwd.lock")}
     users |= {f"{f}-" for f in users}
-    kept = {"etc/mrcd/mrcd.toml", "var/lib/mrcd/denials.json", "var/lib/mrcd/events.jsonl"}
+    kept = {"etc/mrcd/mrcd.toml", "etc/mrcd/secrets", "var/lib/mrcd/denials.json", "var/lib/mrcd/events.jsonl"}
     assert left - users == kept, left
 
     # Purged: only the user is left, as Debian's policy says, because files may belong to it.

@@ -240,12 +240,13 @@ def test_doctor_finds_a_short_mtu_inside_the_fabric(healthy: Lab) -> None:
 def test_doctor_finds_a_short_mtu_of_a_nic(healthy: Lab) -> None:
     healthy.exec("h0", ["ip", "link", "set", "p2", "mtu", "9000"], check=True)
     try:
+        wait_until("the plane is left", lambda: not mrcctl(healthy, "h0", "status")["planes"][2]["up"])
         found = _failing(healthy)
     finally:
         healthy.exec("h0", ["ip", "link", "set", "p2", "mtu", "9100"], check=True)
-    assert found.keys() == {"nic.mtu", "paths.mtu"}
+    assert found.keys() == {"nic.mtu", "paths.diagnosis"}
     assert found["nic.mtu"]["fix"] == "ip link set dev p2 mtu 9100"
-    assert "longer than the MTU of the NIC" in found["paths.mtu"]["evidence"]
+    assert "the MTU of p2 is less than the 9100" in found["paths.diagnosis"]["evidence"]
 
 
 def test_doctor_finds_a_strict_rp_filter(healthy: Lab) -> None:
