@@ -176,6 +176,17 @@ def test_a_shared_line_names_what_its_evs_share() -> None:
     assert line["text"] == "32 EVs to h2 (planes 0, 1, 2, 3, 32 T1s): UNKNOWN → GOOD, probed"
 
 
+def test_an_event_that_is_the_sum_of_many_counts_them() -> None:
+    summed = event(9, 29.0, peer=None, ev=None, evidence={"evs": 4000, "peers": 1000})
+    (line,) = recent_events.event_lines([event(n, 30.0, peer=f"h{n}") for n in range(3)] + [summed])
+    assert (line["count"], line["text"]) == (
+        4003,
+        "4003 EVs to 1000 peers (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue",
+    )
+    (line,) = recent_events.event_lines([summed])
+    assert line["text"].startswith("4000 EVs to 1000 peers (plane 1, T1 1): GOOD → ASSUMED_BAD, overdue")
+
+
 def test_other_events_have_lines_of_their_own() -> None:
     empty: dict[str, Any] = {"peer": None, "ev": None, "plane": None, "t1": None, "from": None, "evidence": {}}
     lines = recent_events.event_lines(
@@ -183,14 +194,22 @@ def test_other_events_have_lines_of_their_own() -> None:
             event(1, 3.0, **empty | {"kind": "daemon", "to": "attached", "reason": "started"}),
             event(2, 3.0, **empty | {"kind": "plane", "plane": 1, "from": "up", "to": "down", "reason": "link_down"}),
             event(
-                3, 3.0, **empty | {"kind": "fault", "to": "present", "reason": "t1", "evidence": {"target": "t1:1:2"}}
+                3,
+                3.0,
+                **empty
+                | {
+                    "kind": "fault",
+                    "to": "present",
+                    "reason": "t1",
+                    "evidence": {"target": "t1:1:2", "evs": "2/2", "peers": "2/3"},
+                },
             ),
         ]
     )
     assert [line["text"] for line in lines] == [
         "daemon: attached, started",
         "plane 1: up → down, link_down",
-        "fault: present, t1 (target t1:1:2)",
+        "fault: present, t1 (target t1:1:2, evs 2/2, peers 2/3)",
     ]
     assert [line["level"] for line in lines] == ["plain", "bad", "bad"]
 

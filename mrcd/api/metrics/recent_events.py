@@ -76,7 +76,7 @@ def _text(group: Sequence[Event]) -> str:
 
 def _subject(group: Sequence[Event]) -> str:
     event = group[0]
-    peers = max(len({e.get("peer") for e in group}), *((e.get("evidence") or {}).get("peers", 1) for e in group))
+    peers = max(len({e.get("peer") for e in group}), *(_summed(e, "peers") for e in group))
     who = f"{peers} peers" if peers > 1 else event.get("peer")
     places = (("plane", {e.get("plane") for e in group}), ("T1", {e.get("t1") for e in group}))
     named = [_numbered(name, numbers - {None}) for name, numbers in places]
@@ -92,7 +92,12 @@ def _subject(group: Sequence[Event]) -> str:
 
 def _evs(group: Sequence[Event]) -> int:
     """Return how many changes a group has: an event can be the sum of many (health/event_reader.py)."""
-    return sum((e.get("evidence") or {}).get("evs", 1) if e.get("kind") == "ev" else 1 for e in group)
+    return sum(_summed(e, "evs") for e in group)
+
+
+def _summed(event: Event, what: str) -> int:
+    """Return how many EVs or peers an event is about. Only events of EVs are sums."""
+    return int((event.get("evidence") or {}).get(what, 1)) if event.get("kind") == "ev" else 1
 
 
 def _numbered(name: str, numbers: set[Any]) -> str:
