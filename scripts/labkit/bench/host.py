@@ -111,9 +111,10 @@ def _spend(lab: Lab, day: Day) -> Document:
         with _pings(lab, day.peer) as pinged:
             began = time.monotonic()
             _do(lab, day.node, day.break_)
+            told.look(lab, began)
             while time.monotonic() - began < day.lasts_s:
-                told.look(lab, began)
                 time.sleep(_LOOK_S)
+                told.look(lab, began)
     finally:
         _do(lab, day.node, day.mend)
     named, expected = set(told.causes) - {day.may_name}, {day.cause} - {""}
