@@ -445,7 +445,7 @@ class Daemon:
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running, self.attach_anew),
             )
-            # Reading all routes takes half a millisecond per peer.
+            # The more peers there are, the longer it takes to read all routes.
             watching = watch_routes(
                 self._note_routes_changed, self.ways.ask_soon, lambda: min(0.5, max(0.05, len(self.peers) / 1000))
             )

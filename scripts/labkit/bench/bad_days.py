@@ -17,10 +17,10 @@ Step = str | Callable[[Lab], object]
 
 @dataclass(frozen=True)
 class Day:
-    """What happens, what ends it, and what is right.
+    """A disturbance of a host, with its end and the cause that status must name.
 
-    Steps are shell commands in `node`, or functions. `cause`: what status must name; "": it must name nothing, and
-    mrcd repairs what was broken. `lasts_s`: how long it goes on.
+    Steps are shell commands in `node`, or functions. Without a `cause` status must name nothing, and mrcd repairs what
+    was broken. `lasts_s`: seconds from the first step to the end.
     """
 
     name: str
