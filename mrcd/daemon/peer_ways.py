@@ -13,6 +13,7 @@ from mrcd.net.messages import Route
 from mrcd.net.netlink import Netlink
 from mrcd.net.routes import own_address
 from mrcd.net.way import Way
+from mrcd.timed_wait import is_set_within
 
 log = logging.getLogger("mrcd")
 
@@ -55,10 +56,7 @@ class PeerWays:
                 await self.ask(plan, _AFTER_A_CHANGE if is_hurried else _AT_ONCE)
             except Exception as e:  # an odd answer must not end the watch of paths
                 log.error("%s; asking for routes again", e if isinstance(e, MrcdError) else repr(e))
-            try:
-                await asyncio.wait_for(self._changed.wait(), _AGAIN_S if self._suspected else _EACH_S)
-            except TimeoutError:
-                continue
+            await is_set_within(self._changed, _AGAIN_S if self._suspected else _EACH_S)
 
     async def ask(self, plan: Callable[[], Plan], count: int) -> None:
         """Asks for the ways to the next `count` peers, and to those that were wrong. Ends if the plan changes."""

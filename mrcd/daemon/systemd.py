@@ -2,9 +2,10 @@
 """Reports readiness and liveness to systemd (sd_notify(3)), if it started mrcd."""
 
 import asyncio
-import contextlib
 import os
 import socket
+
+from mrcd.timed_wait import is_set_within
 
 PATIENCE_S = 2.0
 
@@ -31,8 +32,7 @@ async def report(routed: asyncio.Event) -> None:
     A unit that starts after mrcd finds resolved first hops, and peers that have answered. A host without an answering
     peer must not delay the boot. The event loop of the daemon feeds the watchdog, so systemd notices if it hangs.
     """
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(routed.wait(), PATIENCE_S)
+    await is_set_within(routed, PATIENCE_S)
     notify("READY=1")
     every = watchdog_s()
     while every is not None:

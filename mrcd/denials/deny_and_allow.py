@@ -14,7 +14,6 @@ when a denial begins or ends.
 """
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
@@ -37,6 +36,7 @@ from mrcd.health.monitor import Monitor
 from mrcd.health.snapshot import judged_and_lost
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
+from mrcd.timed_wait import is_set_within
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.paths import in_flight
 
@@ -320,8 +320,7 @@ class DenialControl:
             is_pending = self.is_pending
             retry_s = _RETRY_S if is_pending else _SAVE_RETRY_S if self.table.unsaved else math.inf
             wait_s = min(retry_s, self.table.next_end_s(*SCOPES))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), None if math.isinf(wait_s) else max(wait_s, 0))
+            await is_set_within(self._wake, max(wait_s, 0))
             self._wake.clear()
             try:
                 await self.update()

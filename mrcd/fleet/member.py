@@ -13,7 +13,6 @@ While etcd is away nothing changes.
 """
 
 import asyncio
-import contextlib
 import logging
 import math
 import random
@@ -30,6 +29,7 @@ from mrcd.fleet.etcd import Etcd, EtcdAway, Value
 from mrcd.fleet.keys import Keys, Wanted, report_value
 from mrcd.fleet.source import FileSource
 from mrcd.health.events import EventLog
+from mrcd.timed_wait import is_set_within
 
 log = logging.getLogger("mrcd.fleet.member")
 
@@ -192,8 +192,7 @@ class FleetMember:
     async def _apply_changes(self) -> None:
         wait_s = math.inf
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), None if math.isinf(wait_s) else wait_s)
+            await is_set_within(self._changed, wait_s)
             self._changed.clear()
             try:
                 wait_s = await self.apply()
@@ -237,11 +236,8 @@ class FleetMember:
             await lease.write(report.document(self._host(), self.source, denials, self._refused, is_pending=is_pending))
             is_draining = is_pending or not all(d["empty"] for d in denials)
             next_s = min(wait_s if is_draining else math.inf, self._denials.table.next_end_s(FLEET))
-            try:
-                await asyncio.wait_for(self._applied.wait(), None if math.isinf(next_s) else max(next_s, _REPORT_S[0]))
-                wait_s = _REPORT_S[0]
-            except TimeoutError:
-                wait_s = min(2 * wait_s, _REPORT_S[1])
+            is_new = await is_set_within(self._applied, max(next_s, _REPORT_S[0]))
+            wait_s = _REPORT_S[0] if is_new else min(2 * wait_s, _REPORT_S[1])
 
 
 class _Lease:

@@ -17,6 +17,7 @@ from mrcd.file_thread import Put, put_now
 from mrcd.health import event_file
 from mrcd.health.event_file import EventFile
 from mrcd.kernel.enums import EvState, Reason
+from mrcd.timed_wait import is_set_within
 
 log = logging.getLogger("mrcd.health.events")
 
@@ -115,11 +116,8 @@ class EventLog:
         if last_id > self._last_id:
             last_id = 0
         new = self._new
-        if last_id == self._last_id and wait_s > 0:
-            try:
-                await asyncio.wait_for(new.wait(), wait_s)
-            except TimeoutError:
-                return []
+        if last_id == self._last_id and wait_s > 0 and not await is_set_within(new, wait_s):
+            return []
         return [e for e in self._events if e["id"] > last_id]
 
 
