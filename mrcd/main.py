@@ -135,7 +135,7 @@ async def serve(
             plan.config.metrics,
             reloader := Reloader(daemon, source),
             member := FleetMember(
-                lambda: daemon.plan.host.name, source, reloader.reload, daemon.denials, daemon.events
+                lambda: daemon.plan.host.name, source, reloader.reload, daemon.denials, daemon.events, daemon.reached
             ),
         ) as servers,
     ):

@@ -5,6 +5,7 @@ import asyncio
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from aiohttp import web
 
@@ -19,12 +20,13 @@ from mrcd.denials.targets import Target
 from mrcd.errors import ConfigError, UsageError
 from mrcd.fleet import report
 from mrcd.fleet.etcd import Etcd
-from mrcd.fleet.keys import FleetFile, denial_value
+from mrcd.fleet.keys import FleetFile, denial_value, trial_value
 from mrcd.fleet.member import FleetMember
 from mrcd.versions import SCHEMA_VERSION
 
 # A secret of a secrets file, or a private key, in a comment: no key of the cluster file takes one.
 _SECRET = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f]{64}(?![0-9A-Za-z])|-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_LONGEST_TRIAL_S = 86_400
 _LEASE_MORE_S = 60  # after a denial's end: etcd forgets it then
 
 
@@ -41,6 +43,8 @@ class FleetApi:
             web.get("/v1/fleet", self.fleet),
             web.get("/v1/fleet/file", self.file),
             web.post("/v1/fleet/file", self.put),
+            web.post("/v1/fleet/trial", self.try_),
+            web.post("/v1/fleet/trial/end", self.end_trial),
             web.post("/v1/fleet/deny", self.deny),
             web.post("/v1/fleet/allow", self.allow),
         ]
@@ -83,13 +87,56 @@ class FleetApi:
         return web.json_response({"schema_version": SCHEMA_VERSION} | found)
 
     async def put(self, request: web.Request) -> web.Response:
-        """Write the cluster file. Keys: "text", "force", "if_generation"."""
+        """Write the cluster file, and end a trial. Keys: "text", "force", "if_generation"."""
         body = await incoming.body(request)
+        text, difference = await self._checked(body)
+        etcd, keys = self._member.connected()
+        revision = await etcd.put(keys.file, text.encode(), if_revision=body.get("if_generation"))
+        if revision is None:
+            raise _other_generation(body)
+        await etcd.delete([keys.trial])
+        file = FleetFile(revision, text)
+        return web.json_response(
+            difference | {"generation": revision, "sha256": file.sha256, "message": f"generation {revision} is in etcd"}
+        )
+
+    async def try_(self, request: web.Request) -> web.Response:
+        """Have a few hosts run a cluster file for a time. Keys as of `put`, "first" (hosts) and "for_s" (seconds)."""
+        body = await incoming.body(request)
+        text, difference = await self._checked(body)
+        first, for_s = body.get("first"), body.get("for_s")
+        if type(first) is not int or type(for_s) is not int or first < 1 or not 0 < for_s <= _LONGEST_TRIAL_S:
+            raise UsageError(f"first must be a number of hosts, and for_s one of seconds, at most {_LONGEST_TRIAL_S}")
+        etcd, keys = self._member.connected()
+        values = (await etcd.read(keys.all)).values
+        if body.get("if_generation") not in (None, values[keys.file].revision if keys.file in values else 0):
+            raise _other_generation(body)
+        stays = [h for h in self._daemon.plan.config.hosts if h.name not in difference["hosts"]["removed"]]
+        hosts = report.first_hosts(stays, keys.reports(values), first)
+        revision = None
+        if hosts:
+            lease = await etcd.grant(for_s)
+            revision = await etcd.put(keys.trial, trial_value(text, hosts), lease=lease, if_revision=0)
+            if revision is None:
+                await etcd.revoke(lease)
+                raise UsageError(
+                    "another file is on trial", hint="wait for its end; `mrcctl fleet status` says on which hosts"
+                )
+        return web.json_response(difference | {"generation": revision, "hosts": hosts})
+
+    async def end_trial(self, _: web.Request) -> web.Response:
+        """Have all hosts run the same file again."""
+        etcd, keys = self._member.connected()
+        await etcd.delete([keys.trial])
+        return web.json_response({"schema_version": SCHEMA_VERSION})
+
+    async def _checked(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return the text of a cluster file, and the difference that it would make here. Raises UsageError."""
         text, expected = body.get("text"), body.get("if_generation")
         if type(text) is not str or not (expected is None or type(expected) is int):
             raise UsageError("text must be a string, and if_generation a number")
         try:
-            data = text.encode()
+            text.encode()
         except UnicodeEncodeError:
             raise UsageError("text must be Unicode text") from None
         if (secret := _SECRET.search(text)) is not None:
@@ -98,18 +145,8 @@ class FleetApi:
                 f"line {line} has what looks like a secret, which everybody who reads etcd would know",
                 hint="secrets are in files of their own: see docs/security.md",
             )
-        etcd, keys = self._member.connected()
-        difference = await self._reloader.examine(text, force=incoming.flag(body, "force"))
-        revision = await etcd.put(keys.file, data, if_revision=expected)
-        if revision is None:
-            raise UsageError(
-                f"the file in etcd is not of generation {expected}: another one was put meanwhile",
-                hint="`mrcctl fleet get`, and change that",
-            )
-        file = FleetFile(revision, text)
-        return web.json_response(
-            difference | {"generation": revision, "sha256": file.sha256, "message": f"generation {revision} is in etcd"}
-        )
+        self._member.connected()
+        return text, await self._reloader.examine(text, force=incoming.flag(body, "force"))
 
     # ---- denials ----
 
@@ -145,6 +182,13 @@ class FleetApi:
             await etcd.delete(doomed)
         said = f"no longer denied: {', '.join(map(str, ended))}" if doomed else "no fleet-wide denial to end"
         return _done(target, said, ended)
+
+
+def _other_generation(body: dict[str, Any]) -> UsageError:
+    return UsageError(
+        f"the file in etcd is not of generation {body['if_generation']}: another one was put meanwhile",
+        hint="`mrcctl fleet get`, and change that",
+    )
 
 
 def _done(target: Target | None, message: str, ended: list[Target], *, is_refused: bool = False) -> web.Response:

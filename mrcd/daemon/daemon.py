@@ -312,6 +312,12 @@ class Daemon:
         """Whether an administrator has taken this host's data plane down."""
         return is_detached(self.tables.node)
 
+    def reached(self) -> dict[str, bool]:
+        """Returns for each peer whether it was heard lately, and has usable EVs."""
+        s = self.view.snapshot()
+        found = s.is_reachable & s.peers["usable"].any(axis=1)
+        return {p.host.name: bool(is_reached) for p, is_reached in zip(self.plan.peers, found, strict=True)}
+
     # ---- links, neighbours, addresses, programs ----
 
     async def _reconcile(self, *, merging: bool = True) -> None:

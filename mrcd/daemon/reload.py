@@ -59,15 +59,19 @@ class Reloader:
             raise
 
     async def examine(self, text: str, *, force: bool = False) -> dict[str, Any]:
-        """Return the difference that a file would make, and change nothing. Raises UsageError as `reload` would.
+        """Return the difference that a file would make, and change nothing. Raises MrcdError as `reload` would.
 
         Not for what takes a restart: the next start runs it.
         """
         before = self._daemon.plan
         plan = await asyncio.to_thread(lambda: topology.plan(self.source.read(text), before.host.name))
+        secrets = await asyncio.to_thread(read_secrets, plan)
         difference = await asyncio.to_thread(config_diff.compare, before, plan)
+        if not force:
+            self.check_secrets(plan, secrets)
         with contextlib.suppress(TakesRestart):
             difference.check(detached=self._daemon.detached, force=force)
+        await self._check_interfaces(plan)
         return difference.document()
 
     def on_signal(self) -> None:

@@ -2,6 +2,7 @@
 """Names the keys of a fleet in etcd, and reads and makes their values. Pure.
 
     PREFIX/want/file             the cluster file, TOML text as `mrcctl fleet put` or `etcdctl put` wrote it
+    PREFIX/want/trial            another cluster file, which a few hosts run first, JSON; with a lease
     PREFIX/want/denials/TARGET   a fleet-wide denial, JSON
     PREFIX/hosts/NAME            what a host runs, and what it refuses, JSON; with a lease that the host keeps
 
@@ -10,7 +11,7 @@ Administrators write PREFIX/want/; hosts only read it. Each host writes its own 
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -39,12 +40,25 @@ class FleetFile:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """A cluster file that only these hosts run, until its key vanishes."""
+
+    file: FleetFile
+    hosts: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Wanted:
     """The wanted state of every host, from etcd. `unreadable`: keys that this version does not understand → reason."""
 
     file: FleetFile | None = None
+    trial: Trial | None = None
     denials: Mapping[Target, Denial] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    def trial_on(self, host: str) -> FleetFile | None:
+        """Return the file that a host is to try; None if it is not."""
+        return self.trial.file if self.trial and host in self.trial.hosts else None
 
 
 def _printable(text: str) -> str:
@@ -54,6 +68,11 @@ def _printable(text: str) -> str:
 
 _Text = Annotated[str, AfterValidator(_printable)]
 _Count = Annotated[int, Field(ge=0)]
+
+
+class _Trial(BaseModel):
+    hosts: list[_Text]
+    text: str
 
 
 class _Refusal(BaseModel):
@@ -89,6 +108,7 @@ class _Report(BaseModel):
     version: _Text
     file: _File
     pending: bool = False
+    lost_peers: list[_Text] = []
     denials: list[_Traffic]
     refused_denials: list[_RefusedDenial]
 
@@ -100,6 +120,7 @@ class Keys:
         self.all = f"{prefix}/"
         self.want = f"{prefix}/want/"
         self.file = f"{self.want}file"
+        self.trial = f"{self.want}trial"
         self.denials = f"{self.want}denials/"
         self.hosts = f"{prefix}/hosts/"
 
@@ -113,11 +134,14 @@ class Keys:
 
     def wanted(self, values: Mapping[str, Value]) -> Wanted:
         """Return what these keys and values want; other keys are ignored."""
-        file, denials, unreadable = None, {}, {}
+        file, trial, denials, unreadable = None, None, {}, {}
         for key, value in values.items():
             try:
                 if key == self.file:
                     file = FleetFile(value.revision, value.data.decode())
+                elif key == self.trial:
+                    found = _Trial.model_validate(_document(value.data))
+                    trial = Trial(FleetFile(value.revision, found.text), found.hosts)
                 elif key.startswith(self.denials):
                     denial = record.from_json(_document(value.data)["denial"])
                     if self.denial(denial.target) != key:
@@ -125,7 +149,7 @@ class Keys:
                     denials[denial.target] = denial
             except (ValueError, KeyError, RecursionError) as e:
                 unreadable[key] = str(e)
-        return Wanted(file, denials, unreadable)
+        return Wanted(file, trial, denials, unreadable)
 
     def reports(self, values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
         """Return the reports of the hosts by name; those that this version does not understand are left out."""
@@ -138,6 +162,11 @@ class Keys:
                     continue
                 found[_printable(key.removeprefix(self.hosts))] = report.model_dump()
         return found
+
+
+def trial_value(text: str, hosts: Sequence[str]) -> bytes:
+    """Return the value of the key of a trial."""
+    return _encoded({"hosts": list(hosts), "text": text})
 
 
 def denial_value(denial: Denial) -> bytes:

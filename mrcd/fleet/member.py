@@ -16,7 +16,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from mrcd.config.sections import Fleet
@@ -53,11 +53,16 @@ class FleetMember:
         adopt: Callable[[], Awaitable[Any]],
         denials: DenialControl,
         events: EventLog,
+        reached: Callable[[], Mapping[str, bool]],
     ) -> None:
-        """`adopt` loads the newest file of `source`, and raises MrcdError if this host refuses it."""
+        """`adopt` loads the newest file of `source`, and raises MrcdError if this host refuses it.
+
+        `reached` tells for each peer of the running configuration whether this host reaches it.
+        """
         self.source = source
         self.away: str | None = _UNKNOWN  # why; None while etcd answers
         self._host, self._adopt, self._denials, self._events = host, adopt, denials, events
+        self._reached, self._reached_before = reached, reached()  # before the newest file was adopted
         self._etcd: Etcd | None = None
         self._wanted: Wanted | None = None  # None: unknown
         self._refused: dict[Denial, str] = {}
@@ -172,7 +177,7 @@ class FleetMember:
             )
             return
         self._wanted, self._revision = wanted, revision
-        self.source.note(cluster, wanted.file)
+        self.source.note(cluster, wanted.file, wanted.trial_on(self._host()))
         self._changed.set()
 
     def _note_away(self, why: str) -> None:
@@ -181,6 +186,9 @@ class FleetMember:
         if self.away in (None, _UNKNOWN):
             self._events.add("fleet", reason="etcd_away", evidence={"error": why})
         self.away = why
+        if self.source.trial is not None:  # it may be why etcd is away, whose word that it is over would not arrive
+            self.source.trial = None
+            self._changed.set()
 
     def _note_connected(self, endpoint: str) -> None:
         if self.away is not None:
@@ -206,9 +214,11 @@ class FleetMember:
         if self._wanted is None:
             return math.inf
         if self.source.has_news:
-            file = self.source.wanted  # a newer one may come meanwhile, which is not refused
+            file = self.source.newest  # a newer one may come meanwhile, which is not refused
             try:
+                before = self._reached()
                 await self._adopt()
+                self._reached_before = before
             except MrcdError as e:
                 log.error("%s; the running configuration stays", e.args[0])
                 self.source.refused(file, str(e.args[0]), takes_restart=isinstance(e, TakesRestart))
@@ -233,11 +243,19 @@ class FleetMember:
             self._applied.clear()
             denials = await self._denials.fleet_traffic()
             is_pending = self._denials.is_pending
-            await lease.write(report.document(self._host(), self.source, denials, self._refused, is_pending=is_pending))
-            is_draining = is_pending or not all(d["empty"] for d in denials)
-            next_s = min(wait_s if is_draining else math.inf, self._denials.table.next_end_s(FLEET))
+            lost = self.lost_peers() if self.source.trial else []
+            await lease.write(
+                report.document(self._host(), self.source, denials, self._refused, lost, is_pending=is_pending)
+            )
+            looks_again = is_pending or self.source.trial or not all(d["empty"] for d in denials)
+            next_s = min(wait_s if looks_again else math.inf, self._denials.table.next_end_s(FLEET))
             is_new = await is_set_within(self._applied, max(next_s, _REPORT_S[0]))
             wait_s = _REPORT_S[0] if is_new else min(2 * wait_s, _REPORT_S[1])
+
+    def lost_peers(self) -> list[str]:
+        """Return the peers that this host reached before it adopted the newest file, and does not reach now."""
+        now = self._reached()
+        return [name for name, was_reached in self._reached_before.items() if was_reached and now.get(name) is False]
 
 
 class _Lease:

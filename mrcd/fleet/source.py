@@ -52,8 +52,8 @@ class Refusal:
 class FileSource:
     """The files of one host.
 
-    `path` is its own file. `wanted` is the newest file from etcd, `refusal` tells whether the host refuses it;
-    `cluster` is the id of the etcd cluster, "" if none was ever read.
+    `path` is its own file. `wanted` is the newest file from etcd, `trial` one that is run in its place for a time;
+    `refusal` tells whether the host refuses it. `cluster` is the id of the etcd cluster, "" if none was ever read.
     """
 
     def __init__(self, path: Path, state_dir: Path) -> None:
@@ -63,16 +63,21 @@ class FileSource:
         self.fleet = Fleet()
         self.changed = asyncio.Event()  # set when a configuration is adopted
         self.cluster, self.wanted = self._kept()
+        self.trial: FleetFile | None = None
         self.running: Loaded | None = None
         self.refusal: Refusal | None = None
         self._on_disk: tuple[str, FleetFile | None] | None = (self.cluster, self.wanted)  # or soon; None: not known
+
+    @property
+    def newest(self) -> FleetFile | None:
+        """The file from etcd to run."""
+        return self.trial or self.wanted
 
     def load(self) -> Loaded:
         """Return the configuration to run, out of the newest files. Raises ConfigError."""
         own = cluster_file.read(self.path)
         fleet, has_more = cluster_file.parse_fleet(own, str(self.path))
-        if fleet.etcd and self.wanted is not None:
-            wanted = self.wanted
+        if fleet.etcd and (wanted := self.newest) is not None:
             config = cluster_file.parse(wanted.text, f"generation {wanted.generation} in etcd")
             return Loaded(config.model_copy(update={"fleet": fleet}), wanted.text, wanted)
         if fleet.etcd and not has_more:
@@ -86,22 +91,22 @@ class FileSource:
         """Return the configuration of a text as it would be if etcd had it. Raises ConfigError."""
         return cluster_file.parse(text, "the file").model_copy(update={"fleet": self.fleet})
 
-    def note(self, cluster: str, file: FleetFile | None) -> bool:
+    def note(self, cluster: str, file: FleetFile | None, trial: FleetFile | None = None) -> bool:
         """Note what etcd has: None, if the key was deleted or never there. Returns whether it has a new file."""
-        self.cluster = cluster
+        self.cluster, self.trial = cluster, trial
         self.wanted = file or self.wanted
         return file is not None and self.has_news
 
     @property
     def has_news(self) -> bool:
-        """Whether the newest file from etcd neither runs nor was refused."""
+        """Whether the newest file from etcd neither runs nor was refused, or a trial is over."""
         before = self.refusal.file if self.refusal else self.running.file if self.running else None
-        return self.wanted is not None and self.wanted != before
+        return self.newest != before
 
     def adopted(self, loaded: Loaded) -> None:
         """Note that this configuration runs, and keep its file. A file on disk goes with the last endpoint of etcd."""
         self.running, self.fleet = loaded, loaded.config.fleet
-        if loaded.file is not None and loaded.file == self.wanted:
+        if loaded.file == self.newest:
             self.refusal = None
         self.keep()
         self.changed.set()
@@ -114,10 +119,12 @@ class FileSource:
     def keep(self) -> None:
         """Write the file that the next start is to run to the disk, if it is not there. Logs errors."""
         if not self.fleet.etcd:
-            self.cluster, self.wanted, self.refusal = "", None, None
+            self.cluster, self.wanted, self.trial, self.refusal = "", None, None, None
         file = self.running.file if self.running else None
         if self.refusal and self.refusal.takes_restart:
             file = self.refusal.file
+        if file is not None and file == self.trial:
+            file = self.wanted
         if self._on_disk == (self.cluster, file):
             return
         self._on_disk = self.cluster, file

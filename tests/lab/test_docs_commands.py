@@ -121,7 +121,9 @@ SYNOPSES = {
         "mrcctl fleet drain nic:h2:0 --for 2h --reason test --force --wait 20"
     ),
     "`fleet allow` `TARGET… | --all`": "mrcctl fleet allow t1:1:2 && mrcctl fleet allow --all",
-    "`fleet put FILE [--if-generation N] [--force]`": "mrcctl fleet put cluster.toml --force",
+    "`fleet put FILE [--if-generation N] [--force] [--first N] [--watch SECONDS] [--wait SECONDS]`": (
+        "mrcctl fleet put cluster.toml --force && mrcctl fleet put cluster.toml --first 1 --watch 1 --wait 20"
+    ),
     "`fleet get`": "mrcctl fleet get",
     # with a Prometheus: tests/lab/test_fleet_check.py
     "`fleet check --hosts LIST --prometheus URL [--strict] [--max-age SECONDS] [--least-evs PERCENT]`": (
@@ -143,7 +145,8 @@ NAMES = [
     (r"\bCOMMAND\b", "paths"),
     (r"^ethtool -k$", "ethtool -k p0"),
     (r"^(mrcctl fleet .*)t1:2:17", r"\1t1:2:1"),
-    (r"^(mrcctl fleet put) /etc/mrcd/mrcd.toml", r"\1 cluster.toml"),
+    (r"^(mrcctl fleet put) /etc/mrcd/mrcd.toml", r"\1 cluster.toml --watch 0"),
+    (r"^(mrcctl fleet put new.toml)$", r"\1 --watch 0"),
     (r"^mrcctl config check --json", "mrcctl config check cluster.toml --json"),
     (r"^mrcctl deny --force$", "mrcctl deny t1:1:2 --force"),
     (r"^mrcctl fabric$", "mrcctl fabric --help"),

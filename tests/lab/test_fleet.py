@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -71,7 +72,7 @@ def fleet(lab: Lab, host: str, *words: str, code: int = 0) -> Any:
 
 def put(lab: Lab, host: str, text: str) -> Any:
     """Gives all hosts a cluster file, and returns the answer."""
-    done = lab.exec(host, ["mrcctl", "fleet", "put", "-", "--json"], input=text)
+    done = lab.exec(host, ["mrcctl", "fleet", "put", "-", "--watch", "1", "--json"], input=text)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -158,6 +159,19 @@ def test_a_bad_file_is_refused_by_all_hosts_and_they_say_why(lab: Lab, whole: Et
     assert "h0, h1, h2, h3 refuse the cluster file" in refused(lab, "h0", "status")
     put(lab, "h0", text)
     assert _states(lab) == {"current"}
+
+
+def test_a_file_that_costs_the_first_hosts_a_peer_is_taken_back(lab: Lab, whole: EtcdMembers) -> None:
+    text = fleet(lab, "h0", "get")["text"]
+    good = put(lab, "h0", text)["generation"]
+    tables = text.split("[[hosts]]")
+    (far,) = (n for n, table in enumerate(tables) if 'name = "h3"' in table)
+    tables[far] = re.sub(r"port = \d+", "port = 77", tables[far])  # there is no host at that port
+    said = refused(lab, "h0", "put", "-", "--watch", "60", given="[[hosts]]".join(tables))
+    assert "2 first hosts run it: h0, h2" in said
+    assert re.search(r"h[02] has lost h3.*; h0, h2 went back to the file before", said)
+    wait_until("all run the file before", lambda: _states(lab) == {"current"} and generations(lab) == {good})
+    wait_until("all EVs are GOOD", lambda: all_good(lab))
 
 
 def _states(lab: Lab) -> set[str]:

@@ -28,8 +28,12 @@ class MemoryEtcd:
 
     async def delete(self, keys: list[str]) -> None:
         for key in keys:
-            del self.values[key], self.leases[key]
+            self.values.pop(key, None)
+            self.leases.pop(key, None)
 
     async def grant(self, ttl_s: int) -> int:
         """Returns the seconds, as the id of a lease."""
         return ttl_s
+
+    async def revoke(self, lease: int) -> None:
+        pass

@@ -25,6 +25,7 @@ from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 from mrcd.fleet.keys import Keys
 from mrcd.fleet.source import FileSource
+from mrcd.health.snapshot import Snapshot
 from mrcd.view import paths
 from mrcd.view.workers import Readers
 from tests.unit.arrays import TEXT
@@ -58,6 +59,8 @@ _bodies = st.fixed_dictionaries(
         "all": st.booleans() | _json,
         "text": st.sampled_from([TEXT, TEXT.replace("h1", "h7")]) | _any_text | _json,
         "if_generation": st.integers(0, 3) | _json,
+        "first": st.integers(-1, 3) | _json,
+        "for_s": st.integers(-1, 100) | _json,
         "more": _json,
     },
 )
@@ -117,18 +120,10 @@ class Served:
             histograms=list,
             links=list,
             keys=dict,
+            snapshot=lambda: Snapshot(arrays, plan),
             paths=lambda peer, plane, state, decode: paths.documents(arrays, plan, peer, plane, state, decode),
         )
-        self.daemon = SimpleNamespace(
-            denials=self.host.control,
-            view=view,
-            readers=Readers(),
-            events=self.host.bench.log,
-            keyring=SimpleNamespace(ids=[]),
-            started=0.0,
-            detached=False,
-            plan=plan,
-        )
+        self.daemon = self.host.as_daemon(view=view, readers=Readers(), events=self.host.bench.log, started=0.0)
         self.daemon.readers.go_on()
 
     async def start(self) -> web.AppRunner:

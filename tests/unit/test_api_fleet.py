@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -13,13 +13,14 @@ from mrcd import state_dir
 from mrcd.api.fleet import FleetApi
 from mrcd.api.server import errors
 from mrcd.ctl.client import Client, Json
-from mrcd.daemon.daemon import Daemon
 from mrcd.daemon.reload import Reloader
 from mrcd.denials import record, targets
 from mrcd.fleet.etcd import Value
-from mrcd.fleet.keys import Keys, denial_value
+from mrcd.fleet.keys import FleetFile, Keys, denial_value, report_value
 from mrcd.fleet.source import FileSource
+from mrcd.net.messages import Link
 from tests.unit.arrays import TEXT
+from tests.unit.interfaces import link
 from tests.unit.memory_etcd import MemoryEtcd
 from tests.unit.test_denials import Host
 from tests.unit.unix_api import asked
@@ -33,12 +34,13 @@ class Fleet:
 
     def __init__(self, directory: Path) -> None:
         self.host, self.etcd, self._directory = Host(directory / state_dir.DENIALS), MemoryEtcd(), directory
-        daemon = cast(
-            Daemon,
-            SimpleNamespace(denials=self.host.control, plan=self.host.bench.plan, detached=False),
-        )
+        self.links = {"p0": link()}
+        daemon: Any = self.host.as_daemon(netlink=SimpleNamespace(links=self._links))
         member: Any = SimpleNamespace(connected=lambda: (self.etcd, KEYS), brief=lambda: {"etcd": []})
         self._api = FleetApi(daemon, Reloader(daemon, FileSource(directory / "mrcd.toml", directory)), member)
+
+    async def _links(self) -> dict[str, Link]:
+        return self.links
 
     def ask(self, request: Callable[[Client], Json]) -> Json:
         """Returns the answer to a request, or its error."""
@@ -146,6 +148,62 @@ def test_a_file_that_no_host_should_run_is_not_written(fleet: Fleet, text: str, 
     assert message in str(error)
     assert "0aF3" not in str(error)
     assert not fleet.etcd.values
+
+
+def test_a_file_whose_secrets_or_nics_this_host_lacks_is_not_written(fleet: Fleet, tmp_path: Path) -> None:
+    text = TEXT + f'[auth]\nmode = "required"\nsecret_file = "{tmp_path / "none"}"\n'
+    assert str(tmp_path / "none") in str(fleet.post("file", text=text))
+    fleet.links.clear()
+    assert "none of the plane NICs" in str(fleet.post("file", text=TEXT))
+    assert not fleet.etcd.values
+
+
+def report_of(fleet: Fleet, *hosts: str) -> None:
+    """Has these hosts say that they are there."""
+    said = {"version": "1", "file": {"generation": None, "sha256": "", "refused": None}}
+    for host in hosts:
+        value = Value(report_value(said | {"denials": [], "refused_denials": []}), 1)
+        fleet.etcd.values[KEYS.host(host)] = value
+
+
+def test_a_file_is_tried_by_half_of_the_hosts_until_it_is_put_or_its_time_ends(fleet: Fleet) -> None:
+    report_of(fleet, "h0", "h1", "h2", "h3")
+    text = TEXT + "[health]\noverdue_ms = 11\n"
+    answer = fleet.post("trial", text=text, first=3, for_s=100)
+    assert len(answer["hosts"]) == 2
+    assert fleet.etcd.leases == {KEYS.trial: 100}
+    trial = KEYS.wanted(fleet.etcd.values).trial
+    assert trial
+    assert (trial.file, trial.hosts) == (FleetFile(answer["generation"], text), answer["hosts"])
+    assert "another file is on trial" in str(fleet.post("trial", text=text, first=1, for_s=9))
+    fleet.post("file", text=text)
+    assert (KEYS.trial in fleet.etcd.values, KEYS.file in fleet.etcd.values) == (False, True)
+    fleet.post("trial", text=text, first=1, for_s=9)
+    fleet.post("trial/end")
+    assert KEYS.trial not in fleet.etcd.values
+
+
+def test_a_host_alone_tries_nothing(fleet: Fleet) -> None:
+    report_of(fleet, "h0")
+    answer = fleet.post("trial", text=TEXT, first=3, for_s=100)
+    assert (answer["hosts"], answer["generation"]) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"first": 0}, "first must be a number of hosts"),
+        ({"first": True}, "first must be a number of hosts"),
+        ({"for_s": 0}, "for_s one of seconds"),
+        ({"for_s": 1e9}, "for_s one of seconds"),
+        ({"if_generation": 3}, "another one was put meanwhile"),
+        ({"text": "planets = 4"}, "planets: unknown key"),
+    ],
+)
+def test_a_trial_that_makes_no_sense_is_refused(fleet: Fleet, more: dict[str, Any], message: str) -> None:
+    report_of(fleet, "h0", "h1", "h2", "h3")
+    assert message in str(fleet.post("trial", **{"text": TEXT, "first": 2, "for_s": 60} | more))
+    assert KEYS.trial not in fleet.etcd.values
 
 
 def test_a_setting_of_all_hosts_is_written_with_force(fleet: Fleet) -> None:

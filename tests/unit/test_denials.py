@@ -2,6 +2,7 @@
 """Tests denials of a host, of its fleet and by the API, over emulated tables and programs, with clocks of the test."""
 
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from aiohttp import web
 
 from mrcd import state_dir
 from mrcd.api.server import Api
+from mrcd.auth.keyring import Keyring
 from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.daemon.reload import Reloader
@@ -27,14 +29,17 @@ from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
 from mrcd.fleet.member import FleetMember
 from mrcd.health.monitor import Monitor
+from mrcd.health.snapshot import Snapshot
 from mrcd.kernel import abi, pinned
 from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.enums import EvState
+from mrcd.net.messages import Link
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.paths import in_flight
 from tests.unit import simulated_time
 from tests.unit.arrays import TEXT
 from tests.unit.emulated_programs import Bench
+from tests.unit.interfaces import link
 from tests.unit.unix_api import asked
 
 ALL = set(range(8))
@@ -56,6 +61,25 @@ class Host:
     @property
     def tables(self) -> pinned.Tables:
         return cast(pinned.Tables, self.bench.arrays)
+
+    def as_daemon(self, **more: Any) -> SimpleNamespace:
+        """Returns what the API takes for a daemon: without secrets, and with all NICs."""
+
+        async def links() -> dict[str, Link]:
+            return {name: link(name) for name in plan.interfaces}
+
+        plan, tables = self.bench.plan, self.tables
+        parts: dict[str, Any] = {
+            "denials": self.control,
+            "plan": plan,
+            "tables": tables,
+            "detached": False,
+            "keyring": Keyring(plan.host.id),
+            "view": SimpleNamespace(snapshot=lambda: Snapshot(tables, plan)),
+            "netlink": SimpleNamespace(links=links),
+            "netlink_lock": contextlib.nullcontext(),
+        }
+        return SimpleNamespace(**parts | more)
 
     def run(self, what: Any) -> Any:
         return simulated_time.run(what)

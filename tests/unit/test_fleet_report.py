@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from mrcd.config import cluster_file
 from mrcd.ctl.commands import fleet as documents
 from mrcd.denials import targets
 from mrcd.denials.record import Denial
 from mrcd.fleet import report
 from mrcd.fleet.etcd import Value
-from mrcd.fleet.keys import FleetFile, Keys, denial_value, report_value
+from mrcd.fleet.keys import FleetFile, Keys, denial_value, report_value, trial_value
 from mrcd.fleet.source import FileSource, Loaded, Refusal
+from tests.cluster_files import host
 from tests.unit.test_fleet_source import OWN
 
 KEYS = Keys("/mrcd")
@@ -43,6 +45,7 @@ def said(
     why: str = "",
     since: float = NOW,
     lost: int | None = 0,
+    of: int = 7,
 ) -> dict[str, Any]:
     """Returns the report of a host. `why`: it refuses the denial that was made at `since`."""
     counts = {
@@ -58,15 +61,15 @@ def said(
         "file": {
             "generation": generation,
             "sha256": "abc",
-            "refused": {"generation": 7, "why": refused} if refused else None,
+            "refused": {"generation": of, "why": refused} if refused else None,
         },
         "denials": [{"target": "t1:1:2", "since": since} | counts] if denies and not why else [],
         "refused_denials": [{"target": "t1:1:2", "since": since, "why": why}] if why else [],
     }
 
 
-def document(**of_hosts: dict[str, Any]) -> dict[str, Any]:
-    found = values(**of_hosts)
+def document(more: dict[str, Value] | None = None, **of_hosts: dict[str, Any]) -> dict[str, Any]:
+    found = values(**of_hosts) | (more or {})
     return report.fleet(KEYS.wanted(found), KEYS.reports(found), HOSTS, NOW) | {"connected": "http://e:2379"}
 
 
@@ -84,6 +87,8 @@ def test_what_is_wanted_is_read_from_the_keys() -> None:
     ("key", "data", "why"),
     [
         (KEYS.file, b"\xff", "utf-8"),
+        (KEYS.trial, b"{", "Expecting"),
+        (KEYS.trial, b'{"schema_version": 1, "hosts": "h0", "text": ""}', "hosts"),
         (KEYS.denial(T1), b"{", "Expecting"),
         (KEYS.denial(T1), b"[" * 100_000, "recursion"),
         (KEYS.denial(T1), b'{"schema_version": 2}', "not a document of version 1"),
@@ -132,9 +137,10 @@ def test_a_host_reports_its_file_and_what_it_refuses(tmp_path: Path) -> None:
     source = FileSource(tmp_path / "mrcd.toml", tmp_path)
     source.running = Loaded(source.read(OWN), OWN, FleetFile(7, OWN))
     source.refusal = Refusal(FleetFile(8, "x"), "bad")
-    found = report.document("h0", source, [], {denial(): "no"}, is_pending=False)
+    found = report.document("h0", source, [], {denial(): "no"}, ["h7"], is_pending=False)
     assert (found["host"], found["file"]["generation"]) == ("h0", 7)
     assert found["file"]["refused"] == {"generation": 8, "why": "bad"}
+    assert found["lost_peers"] == ["h7"]
     assert found["refused_denials"] == [{"target": "t1:1:2", "since": NOW, "why": "no"}]
     assert json.loads(report_value(found))["file"]["sha256"] == FleetFile(7, OWN).sha256
 
@@ -147,6 +153,30 @@ def test_the_states_of_hosts() -> None:
         "h2": "away",
         "h9": "behind",
     }
+
+
+def test_hosts_of_a_trial_are_to_run_another_file() -> None:
+    on_trial = {KEYS.trial: Value(trial_value("other", ["h0", "h1"]), 8)}
+    found = document(on_trial, h0=said(8), h1=said(7), h2=said(7))
+    assert [h["state"] for h in found["hosts"]] == ["current", "behind", "current"]
+    assert found["trial"] | {"sha256": ""} == {"generation": 8, "sha256": "", "hosts": ["h0", "h1"]}
+    lines = documents.fleet_lines(found, all_=False, colour=False)
+    assert any(line.startswith("trial") and line.endswith("on h0, h1") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("reporting", "most", "names"),
+    [
+        ("h0 h1 h2 h3", 3, ["h0", "h2"]), ("h0 h1 h2 h3", 1, ["h0"]), ("h1 h2 h3", 3, ["h1"]), ("h0", 3, []),
+        ("", 3, []),
+    ],
+)  # fmt: skip
+def test_a_file_is_tried_on_half_of_the_hosts_at_most_under_different_t0s(
+    reporting: str, most: int, names: list[str]
+) -> None:
+    text = "[cluster]\nt0s = 2\n" + "".join(host(n, t0=n // 2, port=n % 2) for n in range(4))
+    hosts = cluster_file.parse(text).hosts
+    assert report.first_hosts(hosts, {name: {} for name in reporting.split()}, most) == names
 
 
 def test_without_a_file_in_etcd_no_host_is_behind() -> None:
@@ -224,6 +254,27 @@ def test_a_change_is_done_when_every_host_says_so(
     assert found.done is done
     assert len(found.why) == len(why)
     assert all(want in have for want, have in zip(why, found.why, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "text", "done", "why"),
+    [
+        ([said(8), said(8)], "2 of 2 first hosts run it: h0, h1", True, []),
+        ([said(8), OK], "1 of 2 first hosts run it: h0, h1", False, []),
+        ([said(8), said(7, "bad", of=8)], "1 of 2", False, ["h1 refuses the cluster file: bad"]),
+        ([said(8) | {"lost_peers": ["h2"]}, said(8)], "2 of 2", True, ["h0 has lost h2"]),
+        ([said(8)], "1 of 2", False, ["away, down or without etcd: h1"]),
+    ],
+)
+def test_what_speaks_against_a_file_on_trial(hosts: list[Any], text: str, done: bool, why: list[str]) -> None:
+    on_trial = {KEYS.trial: Value(trial_value("other", ["h0", "h1"]), 8)}
+    found = documents.tried(document(on_trial, **dict(zip(HOSTS, hosts, strict=False))), 8)
+    assert (found.text.startswith(text), found.done, list(found.why)) == (True, done, why)
+
+
+def test_a_trial_that_is_over_is_not_done() -> None:
+    found = documents.tried(document(h0=OK), 8)
+    assert (found.done, found.why) == (False, ["the trial was ended by another command, or by its time"])
 
 
 def test_hosts_that_refuse_for_one_reason_share_a_line() -> None:

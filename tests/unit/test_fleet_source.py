@@ -5,15 +5,17 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from mrcd.denials import targets
 from mrcd.denials.record import Denial
 from mrcd.errors import ConfigError, MachineError, MrcdError, TakesRestart
+from mrcd.fleet import member as member_module
 from mrcd.fleet import source as source_module
 from mrcd.fleet.etcd import EtcdAway, Snapshot, Value
-from mrcd.fleet.keys import FleetFile, Keys, Wanted, denial_value
+from mrcd.fleet.keys import FleetFile, Keys, Trial, Wanted, denial_value
 from mrcd.fleet.member import FleetMember
 from mrcd.fleet.source import FILE, FileSource, NoFile
 from tests.cluster_files import TWO, host
@@ -43,8 +45,8 @@ def names(source: FileSource) -> list[str]:
     return [h.name for h in source.load().config.hosts]
 
 
-# Steps: etcd has a file of a generation (None: no key), and whether that is news; the file to run, with so many hosts,
-# is adopted; mrcd starts again; the host's own file is written.
+# Steps: etcd has a file of a generation (None: no key), and whether that is news, or it has one on trial; the file to
+# run, with so many hosts, is adopted; mrcd starts again; the host's own file is written.
 STORIES: dict[str, list[tuple[str, Any, Any]]] = {
     "its own file until etcd has one": [
         ("adopt", None, 2), ("note", None, False), ("note", (5, NEW), True), ("adopt", 5, 3),
@@ -71,6 +73,23 @@ STORIES: dict[str, list[tuple[str, Any, Any]]] = {
         ("note", (5, TWO), True), ("adopt", 5, 2), ("note", (6, TWO), True), ("postpone", None, None),
         ("note", (7, NEW), True), ("adopt", 7, 3), ("again", None, None), ("adopt", 7, 3),
     ],
+    "a file on trial is not what the next start runs": [
+        ("note", (5, NEW), True), ("adopt", 5, 3), ("trial", (6, TWO), True), ("adopt", 6, 2), ("again", None, None),
+        ("adopt", 5, 3), ("trial", (6, TWO), True), ("adopt", 6, 2), ("trial", None, True), ("adopt", 5, 3),
+        ("trial", None, False),
+    ],
+    "a file that was on trial comes for all": [
+        ("note", (5, NEW), True), ("adopt", 5, 3), ("trial", (6, TWO), True), ("adopt", 6, 2), ("note", (7, TWO), True),
+        ("adopt", 7, 2), ("again", None, None), ("adopt", 7, 2),
+    ],
+    "the first file of all is on trial": [
+        ("adopt", None, 2), ("trial", (6, NEW), True), ("adopt", 6, 3), ("trial", None, True), ("adopt", None, 2),
+    ],
+    "a trial is refused": [
+        ("note", (5, NEW), True), ("adopt", 5, 3), ("trial", (6, "bad ["), True),
+        ("refuse", "generation 6 in etcd: not valid TOML", None), ("trial", (6, "bad ["), False), ("trial", None, True),
+        ("adopt", 5, 3),
+    ],
 }  # fmt: skip
 
 
@@ -80,6 +99,9 @@ def test_the_file_that_a_host_runs(path: Path, steps: list[tuple[str, Any, Any]]
     for what, given, expected in steps:
         if what == "note":
             assert source.note("12", FleetFile(*given) if given else None) is expected
+        elif what == "trial":
+            source.note("12", None, FleetFile(*given) if given else None)
+            assert source.has_news is expected
         elif what == "adopt":
             assert len(names(source)) == expected
             adopt(source)
@@ -90,7 +112,7 @@ def test_the_file_that_a_host_runs(path: Path, steps: list[tuple[str, Any, Any]]
         elif what == "refuse":
             with pytest.raises(ConfigError, match=given):
                 source.load()
-            source.refused(source.wanted, "not valid")
+            source.refused(source.newest, "not valid")
             assert source.refusal
         elif what == "postpone":
             source.refused(source.wanted, "metrics.address takes a restart", takes_restart=True)
@@ -221,8 +243,12 @@ class Applied:
         adopt(self.source)
         self.denied: list[list[str]] = []
         self.refuses, self.error = False, MrcdError("the kernel refused")
+        self.reached = {"h1": True, "h2": False}
         denials: Any = SimpleNamespace(use_fleet_wide=self.use_fleet_wide)
-        self.member = FleetMember(lambda: "h0", self.source, lambda: self.adopt(), denials, SimpleNamespace(add=None))  # type: ignore[arg-type]
+        events: Any = SimpleNamespace(add=lambda *_, **__: None)
+        self.member = FleetMember(
+            lambda: "h0", self.source, lambda: self.adopt(), denials, events, lambda: dict(self.reached)
+        )
 
     async def use_fleet_wide(self, wanted: dict[Any, Denial]) -> dict[Any, str]:
         self.denied.append([str(t) for t in wanted])
@@ -245,7 +271,7 @@ def wanted(file: FleetFile | None, *words: str) -> Wanted:
     keys = Keys("/mrcd")
     named = [targets.parse([w]) for w in words]
     found = {keys.denial(t): Value(denial_value(Denial(t, 1e9)), 1) for t in named}
-    return Wanted(file, keys.wanted(found).denials)
+    return Wanted(file, denials=keys.wanted(found).denials)
 
 
 # Rows of: etcd's cluster and revision, its generation of the file and its denials; then those that are applied, or None
@@ -292,6 +318,51 @@ def test_a_refused_file_does_not_hold_up_denials(path: Path) -> None:
     assert applied.denied == [["plane:0"]]
     brief = applied.member.brief()
     assert (brief["refused"], brief["generation"]) == ({"generation": 5, "why": "the kernel refused"}, None)
+
+
+def generation(applied: Applied) -> int | None:
+    found: int | None = applied.member.brief()["generation"]
+    return found
+
+
+@pytest.mark.parametrize(("hosts", "expected"), [(["h0", "h7"], 6), (["h1"], 5)])
+def test_a_trial_is_run_by_its_hosts_while_its_key_is_there(path: Path, hosts: list[str], expected: int) -> None:
+    applied, file, trial = Applied(path), FleetFile(5, NEW), Trial(FleetFile(6, TWO), hosts)
+    applied.take("1", Wanted(file, trial))
+    assert generation(applied) == expected
+    applied.take("1", Wanted(file))
+    assert generation(applied) == 5
+
+
+def test_a_trial_ends_when_etcd_is_away(path: Path) -> None:
+    applied = Applied(path)
+    applied.take("1", Wanted(FleetFile(5, NEW), Trial(FleetFile(6, TWO), ["h0"])))
+
+    async def lose() -> None:
+        adopt_, is_back = applied.adopt, asyncio.Event()
+
+        async def note() -> None:
+            await adopt_()
+            is_back.set()
+
+        applied.adopt = note  # type: ignore[method-assign]
+        with patch.object(member_module, "Etcd", StandIn), patch.object(StandIn, "is_away", True):
+            task = asyncio.create_task(applied.member.run())
+            await is_back.wait()
+            task.cancel()
+
+    asyncio.run(lose())
+    assert generation(applied) == 5
+
+
+def test_a_peer_that_was_reached_before_a_trial_is_lost(path: Path) -> None:
+    applied = Applied(path)
+    applied.take("1", Wanted(FleetFile(5, NEW), Trial(FleetFile(6, TWO), ["h0"])))
+    assert applied.member.lost_peers() == []
+    applied.reached = {"h1": False, "h2": False, "h3": False}
+    assert applied.member.lost_peers() == ["h1"]
+    applied.reached = {"h2": False}  # the file does not name h1 any more
+    assert applied.member.lost_peers() == []
 
 
 def test_a_file_that_takes_a_restart_is_what_the_next_start_runs(path: Path) -> None:

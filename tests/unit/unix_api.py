@@ -8,7 +8,7 @@ from pathlib import Path
 from aiohttp import web
 
 from mrcd.ctl.client import Client, Json
-from mrcd.errors import UsageError
+from mrcd.errors import MrcdError
 
 
 def asked(application: web.Application, directory: Path, *requests: Callable[[Client], Json]) -> list[Json]:
@@ -17,7 +17,7 @@ def asked(application: web.Application, directory: Path, *requests: Callable[[Cl
     def ask(request: Callable[[Client], Json]) -> Json:
         try:
             return request(Client(directory, 5))
-        except UsageError as e:
+        except MrcdError as e:
             return e
 
     async def scenario() -> list[Json]:

@@ -5,6 +5,7 @@ Each asks this host's daemon, which reads and writes etcd (mrcd/api/fleet.py). A
 waits for the reports of all hosts, and judges by them how far the hosts have followed.
 """
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from mrcd.errors import DaemonError, MachineError, UsageError
 _MOST_NAMES = 5
 _STATES = {"behind": "behind", "refuses": "refusing it", "away": "away"}
 _POLL_S = (0.1, 1.0)  # between two looks at the reports; doubled up to the second
+_FIRST, _WATCH_S = 3, 10.0
+_TRIAL_MORE_S = 60  # a trial ends by itself so long after mrcctl should have ended it
 _LEAST_TIMEOUT_S = 20.0  # the daemon may have to ask several endpoints
 _EPILOG = EPILOG.replace("this host sends, not those of other hosts", "any host sends")
 _wait_option = wait_option(30.0, "all hosts")
@@ -108,6 +111,18 @@ def adopted(document: Document, generation: int) -> Progress:
     return Progress(f"{current} of {len(hosts)} hosts run generation {generation}", current == len(hosts), _late(hosts))
 
 
+def tried(document: Document, generation: int) -> Progress:
+    """Return how many of the first hosts run a file; `why` says what speaks against giving it to the others."""
+    trial = document.get("trial")
+    if trial is None or trial["generation"] != generation:
+        return Progress("the trial is over", False, ["the trial was ended by another command, or by its time"])
+    hosts = [h for h in document["hosts"] if h["host"] in trial["hosts"]]
+    current = sum(h["state"] == "current" for h in hosts)
+    lost = [f"{h['host']} has lost {some(h['lost_peers'])}" for h in hosts if h["lost_peers"]]
+    why = [w for w in _late(hosts) if not w.startswith("behind")] + lost
+    return Progress(f"{current} of {len(hosts)} first hosts run it: {some(trial['hosts'])}", current == len(hosts), why)
+
+
 def _late(hosts: Sequence[Document]) -> list[str]:
     found = _refusals("the cluster file", [(h["host"], h["refused"]["why"]) for h in hosts if h["state"] == "refuses"])
     behind = [h["host"] for h in hosts if h["state"] == "behind"]
@@ -133,7 +148,12 @@ def fleet_lines(document: Document, *, all_: bool, colour: bool, width: int | No
     else:
         said, states = "none in etcd: each host runs its own", f"{len(hosts) - counts['away']} of {len(hosts)} report"
     states += "".join(f", {n} {_STATES[state]}" for state, n in counts.items() if n and state != "current")
-    lines = facts([("etcd", text(document["connected"])), ("file", said), ("hosts", states)], width)
+    rows = [("etcd", text(document["connected"])), ("file", said), ("hosts", states)]
+    if trial := document.get("trial"):
+        rows.append(
+            ("trial", f"generation {trial['generation']} (SHA-256 {trial['sha256']}) on {some(trial['hosts'])}")
+        )
+    lines = facts(rows, width)
     digests = {h["sha256"] for h in hosts if h["sha256"]}
     shown = [h for h in hosts if all_ or h["state"] != "current" or (not file and len(digests) > 1)]
     if shown:
@@ -241,19 +261,89 @@ def allow(options: Options, /, wait: float, **given: Any) -> None:
     _wait(options, wait, answer, lambda d: allowed(d, answer["ended"]))
 
 
+def _try(options: Options, body: dict[str, Any], first: int, watch: float, wait: float) -> None:
+    """Have a few hosts run a file. Raises DaemonError, and takes it back, if one refuses it or loses a peer.
+
+    If mrcctl is killed, the trial ends by itself.
+    """
+    client, for_s = _client(options), math.ceil(wait + watch) + _TRIAL_MORE_S
+    answer = client.post("/v1/fleet/trial", body | {"first": first, "for_s": for_s})
+    if not answer["hosts"]:
+        return
+    is_good = False
+    try:
+        why = _watch_trial(options, client, answer["generation"], watch, wait)
+        is_good = not why
+    finally:
+        if not is_good:
+            client.post("/v1/fleet/trial/end", {})
+    if why:
+        raise DaemonError(
+            f"{'; '.join(why)}; {some(answer['hosts'])} went back to the file before, which the other hosts still run",
+            hint="correct the file; `mrcctl fleet put --first 0` gives it to all hosts at once",
+        )
+
+
+def _watch_trial(options: Options, client: Client, generation: int, watch: float, wait: float) -> Sequence[str]:
+    """Wait until the first hosts have run a file for `watch` seconds. Return what speaks against it."""
+    began, shown = options.monotonic_s(), ""
+    ran = math.inf  # since when all of them do
+    while True:
+        now = options.monotonic_s()
+        try:
+            progress = tried(client.get("/v1/fleet"), generation)
+        except DaemonError as e:  # an etcd that has just lost a member is back within a second
+            progress = Progress(str(e.args[0]), False)
+        if progress.why:
+            return progress.why
+        if progress.done:
+            ran = min(ran, now)
+        if progress.text != shown:
+            click.echo(f"mrcctl: {progress.text}", err=True)
+            shown = progress.text
+        if progress.done and now - ran >= watch:
+            return ()
+        if now - began > wait + watch:
+            return [f"not done after {now - began:.0f} s: {progress.text}"]
+        options.clock.sleep(_POLL_S[0])
+
+
 @command("Give all hosts another cluster file.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Put it even if hosts will refuse it until they are detached.")
+@click.option(
+    "--force", is_flag=True, help="Give it to all hosts at once, even if they refuse it until they are detached."
+)
 @click.option("--if-generation", type=click.IntRange(min=0), metavar="N", help="Only if etcd has this generation now.")
+@click.option(
+    "--first",
+    type=click.IntRange(0, 1000),
+    default=_FIRST,
+    metavar="N",
+    show_default=True,
+    help="So many hosts run it first, half of all at most; 0: all at once.",
+)
+@click.option(
+    "--watch",
+    type=click.FloatRange(0, 3600),
+    default=_WATCH_S,
+    metavar="SECONDS",
+    show_default=True,
+    help="So long those must keep all their peers.",
+)
 @_wait_option
-def put(options: Options, file: Path, force: bool, if_generation: int | None, wait: float) -> None:
-    """Check a cluster file, give it to all hosts by etcd, and wait until all run it.
+def put(
+    options: Options, file: Path, force: bool, if_generation: int | None, first: int, watch: float, wait: float
+) -> None:
+    """Check a cluster file, give it to a few hosts, then to all by etcd, and wait until all run it.
 
-    Each host reloads it without losing a packet, or refuses it, stays as it is, and says why. [fleet] in the file is
+    Each host reloads it without losing a packet, or refuses it, stays as it is, and says why. If one of the first hosts
+    refuses it, or loses a peer, they go back to the file before, and the others never have it. [fleet] in the file is
     not used: each host reads that from its own file. FILE may be - for standard input.
     """
     text = sys.stdin.read() if str(file) == "-" else _read(file)
     body = {"text": text, "force": force, "if_generation": if_generation}
+    if first and not force:
+        _try(options, body, first, watch, wait)
     answer = _client(options).post("/v1/fleet/file", body)
     _wait(options, wait, answer, lambda d: adopted(d, answer["generation"]))
 
