@@ -214,6 +214,8 @@ install-files:
 INSTALLED = \
 	build/install/mrcd.service:$(TREE)/lib/systemd/system/mrcd.service \
 	scripts/deploy/sysusers.conf:$(TREE)/lib/sysusers.d/mrcd.conf \
+	scripts/deploy/networkd.conf:$(TREE)/lib/systemd/networkd.conf.d/mrcd.conf \
+	scripts/deploy/mrc0.network:$(TREE)/lib/systemd/network/10-mrcd.network \
 	build/install/mrcd.8:$(TREE)/share/man/man8/mrcd.8 \
 	build/install/mrcctl.1:$(TREE)/share/man/man1/mrcctl.1 \
 	build/install/mrcd.toml.5:$(TREE)/share/man/man5/mrcd.toml.5 \

@@ -71,7 +71,7 @@ class AttachedPrograms:
     def _attach_push(self, plan: Plan, dataplane: Dataplane, nics: Nics, tables: Tables) -> set[str]:
         """Attach the programs that send. Returns the names of the links."""
         probe, unsent = hooks.probe_attachment(nics.mrc0_peer), hooks.unsent_attachment()
-        others = [unsent]
+        others = [unsent] if unsent.program in dataplane.programs() else []
         dataplane.attach(probe)
         tables.node["probe_ifindex"] = nics.mrc0_peer.ifindex
         if nics.timer:
@@ -80,7 +80,8 @@ class AttachedPrograms:
             dataplane.attach(timer)
             tables.node["timer_ifindex"] = peer.ifindex
             others.append(timer)
-        dataplane.attach(unsent)
+        if unsent in others:
+            dataplane.attach(unsent)
         pushes, document = hooks.push_attachments(plan.config.cluster.granularity, nics.mrc0, nics.mrc0_peer)
         how = [dataplane.attach(push) for push in pushes]
         self.hooks.append(document | {"how": how[0]})

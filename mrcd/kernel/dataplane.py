@@ -118,6 +118,9 @@ class Dataplane(Links):
         libbpf.set_map_size(maps["mrc_dst_cache"], libbpf.possible_cpus() * abi.DST_ENTRIES)
         for name in ("mrc_paces", "mrc_selections", "mrc_plane_losses"):
             libbpf.set_map_size(maps[name], sizes["mrc_peers"])
+        refused = features.refused_programs()
+        for name in refused:
+            libbpf.leave_out(self._obj, name)
         try:
             libbpf.load_object(self._obj)
         except KernelError:
@@ -125,7 +128,7 @@ class Dataplane(Links):
             raise
         if self.fresh:
             self._pin_new({name: maps[name] for name in sizes})
-        self._programs.update({name: libbpf.program_fd(self._obj, name) for name in _PROGRAMS})
+        self._programs.update({name: libbpf.program_fd(self._obj, name) for name in _PROGRAMS if name not in refused})
         self._prefix_fd, self._node_fd = libbpf.map_fd(maps["mrc_prefixes"]), libbpf.map_fd(maps["mrc_node"])
         libbpf.update_elem(libbpf.map_fd(maps["mrc_classes"]), struct.pack("I", 0), classes(self.plan).tobytes())
         self._ring = libbpf.Ring(libbpf.map_fd(maps["mrc_events"]))

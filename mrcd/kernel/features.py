@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Detects BPF features of the running kernel by names in its type information (BTF), not by its version."""
+"""Detects BPF features of the running kernel by names in its type information (BTF), and what its lockdown refuses."""
 
 from pathlib import Path
 
@@ -14,13 +14,24 @@ _EFFECTS_OF_ABSENCE = {
     KernelHas.KERN_CTX: "bpf_cast_to_kern_ctx (6.2): tunnels' bursts are segmented at mrc0",
     KernelHas.DECAP_L3: "BPF_F_ADJ_ROOM_DECAP_L3 (6.3): tunnels' bursts are segmented at mrc0, UDP ones not forwarded",
 }
+_LOCKDOWN = Path("/sys/kernel/security/lockdown")
+_READS_KERNEL = frozenset({"mrc_unsent"})  # programs that may be left out
+_LOCKED = "reading kernel memory (lockdown=confidentiality): packets dropped by this host's qdiscs count as path loss"
 _NO_RPS = "rps_default_mask (6.3): flows stay on the CPU that receives them (no RPS); rps_cpus has no effect"
 
 
-def lacking(has: KernelHas, *, has_rps: bool) -> list[str]:
+def lacking(has: KernelHas, refused: frozenset[str], *, has_rps: bool) -> list[str]:
     """Returns the features that a kernel lacks, each with the Linux release that has it and the effect. Pure."""
     found = [text for feature, text in _EFFECTS_OF_ABSENCE.items() if not feature & has]
-    return found if has_rps else [*found, _NO_RPS]
+    return found + ([_LOCKED] if refused else []) + ([] if has_rps else [_NO_RPS])
+
+
+def refused_programs(lockdown: Path = _LOCKDOWN) -> frozenset[str]:
+    """Returns the programs that this kernel refuses, and that may be left out (kernel_lockdown(7))."""
+    try:
+        return _READS_KERNEL if "[confidentiality]" in lockdown.read_text() else frozenset()
+    except OSError:  # a kernel without lockdown
+        return frozenset()
 
 
 def kernel_has(btf: Path = _BTF) -> KernelHas:

@@ -225,6 +225,13 @@ def load_object(obj: int) -> None:
     check("load the programs", lib().bpf_object__load(ct.c_void_p(obj)))
 
 
+def leave_out(obj: int, name: str) -> None:
+    """Has load_object() not load a program."""
+    program = lib().bpf_object__find_program_by_name(ct.c_void_p(obj), name.encode())
+    check(f"find program {name}", program)
+    check(f"leave out {name}", lib().bpf_program__set_autoload(ct.c_void_p(program), ct.c_bool(False)))
+
+
 def close_object(obj: int) -> None:
     """Frees an object, and closes every descriptor that it owns."""
     lib().bpf_object__close(ct.c_void_p(obj))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mrcd.errors import KernelError
-from mrcd.kernel import libbpf
+from mrcd.kernel import features, libbpf
 from mrcd.kernel.libbpf import ProgramInfo
 
 MAX_INSTRUCTIONS = 1_000_000  # BPF_COMPLEXITY_LIMIT_INSNS of include/linux/bpf.h, since Linux 5.2
@@ -32,10 +32,13 @@ def programs_of(obj: int) -> dict[str, int]:
 
 
 def verify(path: Path, settings: bytes) -> list[Verdict]:
-    """Returns a verdict per program, in the object's order. `settings`: its .rodata, by kernel/settings.py."""
+    """Returns a verdict per program, in the object's order. `settings`: its .rodata, by kernel/settings.py.
+
+    Not of programs that are left out on this kernel.
+    """
     obj = libbpf.open_object(path)
     try:
-        names = list(programs_of(obj))
+        names = [name for name in programs_of(obj) if name not in features.refused_programs()]
     finally:
         libbpf.close_object(obj)
     try:

@@ -44,7 +44,8 @@ class View:
         self._tables = tables
         self._plan = plan_
         self._pins = pins
-        self._kernel_lacks = features.lacking(features.kernel_has(), has_rps=rps.has_default_mask())
+        has, refused = features.kernel_has(), features.refused_programs()
+        self._kernel_lacks = features.lacking(has, refused, has_rps=rps.has_default_mask())
         self.hooks = hooks  # per plane: {"plane", "hook", "hook_reason"}; and {"push": …}
         self.daemon_pid: int | None = None  # of an mrcd that runs, but does not answer; 0 if it is unknown
         self.memory: Memory | None = None  # the daemon's, for the diagnosis

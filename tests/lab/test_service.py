@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the unit under a real systemd as PID 1: its rights, and forwarding while it starts, stops, hangs and fails."""
 
+import json
 import re
 import signal
 import subprocess
@@ -117,17 +118,92 @@ def test_the_pins_are_visible_outside_of_the_unit(running: Machine) -> None:
 
 
 def test_one_group_may_read_another_one_change_and_others_nothing(running: Machine) -> None:
-    as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup"]
-    running.run(*as_nobody, "--groups=mrcd", "mrcctl", "status")
-    refused = running.run(*as_nobody, "--groups=mrcd", "mrcctl", "deny", "plane:0", check=False)
+    running.run(*AS_NOBODY, "--groups=mrcd", "mrcctl", "status")
+    refused = running.run(*AS_NOBODY, "--groups=mrcd", "mrcctl", "deny", "plane:0", check=False)
     assert refused.returncode == 2
     assert "mrcd-admin" in refused.stderr
-    running.run(*as_nobody, "--groups=mrcd,mrcd-admin", "mrcctl", "deny", "plane:0")
-    running.run(*as_nobody, "--groups=mrcd,mrcd-admin", "mrcctl", "allow", "plane:0")
-    refused = running.run(*as_nobody, "--clear-groups", "mrcctl", "status", check=False)
+    running.run(*AS_NOBODY, "--groups=mrcd,mrcd-admin", "mrcctl", "deny", "plane:0")
+    running.run(*AS_NOBODY, "--groups=mrcd,mrcd-admin", "mrcctl", "allow", "plane:0")
+    refused = running.run(*AS_NOBODY, "--clear-groups", "mrcctl", "status", check=False)
     assert refused.returncode == 2
     assert "permission denied" in refused.stderr
     assert "group mrcd" in refused.stderr
+
+
+_CONNECT = "import socket; socket.socket(socket.AF_UNIX).connect('/run/mrcd/mrcd.sock')"
+_FILL = """
+import signal, socket
+held = []
+for _ in range(300):
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].connect("/run/mrcd/mrcd.sock")
+print("full", flush=True)
+signal.pause()
+"""
+_ASK_WHILE_FULL = """
+"$@" >/run/full & filling=$!
+until grep -q full /run/full; do kill -0 $filling; done
+mrcctl status --json
+kill $filling
+"""
+ATTEMPTS = {
+    "lock the directory, so that mrcd cannot start": "flock -n /run/mrcd/mrcd.lock true",
+    "hold the lock open": "exec 9</run/mrcd/mrcd.lock",
+    "remove the socket": "rm -f /run/mrcd/mrcd.sock",
+    "move a file of the run directory": "mv -f /run/mrcd/running.json /tmp/stolen",
+    "write a file of the run directory": "echo '{}' >/run/mrcd/running.json",
+    "fill the run directory": "head -c 9999 /dev/zero >/run/mrcd/full",
+    "fill the state directory": "head -c 9999 /dev/zero >/var/lib/mrcd/full",
+    "deny paths by the file of denials": "echo '[]' >/var/lib/mrcd/denials.json",
+    "read the pins": "ls /sys/fs/bpf/mrcd/*",
+    "read the environment of mrcd": "cat /proc/$PID/environ",
+    "read the memory of mrcd": "head -c 1 /proc/$PID/mem",
+    "end mrcd": "kill -TERM $PID",
+    "stop the service": "systemctl --no-ask-password stop mrcd",
+    "change the cluster file": "echo >>/etc/mrcd/mrcd.toml",
+    "deny a plane": "mrcctl deny plane:0 --force",
+    "drain a plane": "mrcctl drain plane:0",
+    "reload": "mrcctl reload",
+    "detach": "mrcctl detach --force",
+    "start a second mrcd": "mrcd --run-dir /run/mrcd",
+    "delete mrc0": "ip link del mrc0",
+    "delete the routes": "ip route flush proto 77",
+    "delete the programs": "tc qdisc del dev p0 clsact",
+    "send probes": "mrcctl probe h1 --count 1",
+    "read packets": "mrcctl capture --count 1",
+}
+AS_NOBODY = ["setpriv", "--reuid=nobody", "--regid=nogroup"]
+
+
+def _state(machine: Machine) -> list[str]:
+    """Returns what no ordinary user may change: mrcd's process, files, programs, routes and denials."""
+    looks = (
+        "find /run/mrcd /var/lib/mrcd /sys/fs/bpf/mrcd -printf '%p %u %m\\n' | sort",
+        "ip route show proto 77; ip -6 route show proto 77; ip -o link show mrc0 | cut -d' ' -f1-5",
+        "mrcctl denials --json",
+        "sha256sum /etc/mrcd/mrcd.toml",
+    )
+    found = [machine.run("sh", "-c", look).stdout for look in looks]
+    status = json.loads(machine.run("mrcctl", "status", "--json").stdout)
+    return [*found, str(machine.main_pid()), str(status["attached"])]
+
+
+@pytest.mark.parametrize("groups", ["--clear-groups", "--groups=mrcd"], ids=["a stranger", "a reader"])
+def test_an_ordinary_user_can_change_nothing(running: Machine, groups: str) -> None:
+    before, pid = _state(running), running.main_pid()
+    for what, script in ATTEMPTS.items():
+        done = running.run(*AS_NOBODY, groups, "env", f"PID={pid}", "sh", "-c", script, check=False)
+        assert done.returncode != 0, what
+        assert "Traceback" not in done.stderr, what
+    is_refused = running.run(*AS_NOBODY, groups, "python3", "-c", _CONNECT, check=False).returncode != 0
+    assert is_refused is (groups == "--clear-groups")
+    assert _state(running) == before
+
+
+def test_a_reader_cannot_fill_the_control_socket(running: Machine) -> None:
+    filling = [*AS_NOBODY, "--groups=mrcd", "python3", "-c", _FILL]
+    answer = running.run("sh", "-ec", _ASK_WHILE_FULL, "sh", *filling)
+    assert json.loads(answer.stdout)["daemon"]["running"]
 
 
 @pytest.mark.usefixtures("pinged")

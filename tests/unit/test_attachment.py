@@ -4,7 +4,7 @@
 import asyncio
 import contextlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,7 +106,8 @@ def test_failed_routes_are_written_again() -> None:
 class Programs:
     """Stands in for the data plane. p0 refuses XDP, until it does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, loaded: Sequence[str]) -> None:
+        self.loaded = loaded
         self.attached_to: list[tuple[str, str]] = []
         self.names: set[str] = set()
         self.refuses = True
@@ -129,11 +130,15 @@ class Programs:
     def attached(self) -> bool:
         return True
 
+    def programs(self) -> dict[str, int]:
+        return dict.fromkeys(self.loaded, 3)
 
-def test_other_nics_and_the_senders_are_attached(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("loaded", [["mrc_push", "mrc_unsent"], ["mrc_push"]], ids=["all", "not mrc_unsent"])
+def test_other_nics_and_the_senders_are_attached(tmp_path: Path, loaded: list[str]) -> None:
     nics = [link("p0", 2), link("p1", 3)]
     programs = AttachedPrograms(tmp_path)
-    dataplane = Programs()
+    dataplane = Programs(loaded)
     host: Any = SimpleNamespace(
         ports={plane: Port(plane, nic, nic, HONEST) for plane, nic in enumerate(nics)},
         mrc0=link("mrc0", 4), mrc0_peer=link("pmrc0", 5), timer=(link("t", 6), link("pt", 7)),
@@ -146,6 +151,7 @@ def test_other_nics_and_the_senders_are_attached(tmp_path: Path) -> None:
         programs.attach(plan, dataplane, host, [tables])  # type: ignore[arg-type]
     assert {("p1", "ingress"), ("p1", "xdp"), ("mrc0", "egress")} <= set(dataplane.attached_to)
     assert (tables.node["probe_ifindex"], tables.node["timer_ifindex"]) == (5, 7)
+    assert ("unsent" in dataplane.names) is ("mrc_unsent" in loaded)
     assert {"pop-0", "pop-1", "pop-xdp-1"} <= dataplane.names  # the refusing NIC keeps its mrc_pop at tc
     assert not programs.are_complete(host)
     dataplane.refuses = False

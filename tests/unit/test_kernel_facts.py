@@ -15,7 +15,7 @@ from mrcd.config.cluster_file import cpu_list
 from mrcd.ctl.commands.status import brief_lines, status_lines
 from mrcd.errors import KernelError
 from mrcd.kernel.enums import KernelHas
-from mrcd.kernel.features import kernel_has, lacking
+from mrcd.kernel.features import kernel_has, lacking, refused_programs
 from mrcd.net import netlink, other_programs, rps
 from mrcd.net.netlink import Netlink, made_with
 from mrcd.net.nics import Nics
@@ -35,10 +35,26 @@ def test_without_btf_no_feature_is_found(tmp_path: Path) -> None:
 
 def test_missing_features_are_named() -> None:
     everything = KernelHas.DECAP_L3 | KernelHas.KERN_CTX
-    assert lacking(everything, has_rps=True) == []
-    (words,) = lacking(everything, has_rps=False)
+    assert lacking(everything, frozenset(), has_rps=True) == []
+    (words,) = lacking(everything, frozenset(), has_rps=False)
     assert "no RPS" in words
-    assert len(lacking(KernelHas(0), has_rps=False)) == 3
+    assert len(lacking(KernelHas(0), frozenset({"mrc_unsent"}), has_rps=False)) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("none integrity [confidentiality]\n", {"mrc_unsent"}),
+        ("none [integrity] confidentiality\n", set()),
+        ("[none] integrity confidentiality\n", set()),
+        (None, set()),
+    ],
+)
+def test_what_lockdown_refuses_is_left_out(tmp_path: Path, text: str | None, refused: set[str]) -> None:
+    file = tmp_path / "lockdown"
+    if text is not None:
+        file.write_text(text)
+    assert refused_programs(file) == refused
 
 
 @pytest.mark.parametrize(

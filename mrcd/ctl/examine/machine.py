@@ -171,7 +171,7 @@ class Machine:
 
     def kernel_lacks(self) -> list[str]:
         """Return the missing kernel features of mrcd/kernel/features.py, in words."""
-        return features.lacking(features.kernel_has(), has_rps=rps.has_default_mask())
+        return features.lacking(features.kernel_has(), features.refused_programs(), has_rps=rps.has_default_mask())
 
     def feature(self, name: str) -> bool | None:
         """Return whether the kernel has "tcx", "timer", "ringbuf" or "mmapable"; None unless root."""

@@ -13,7 +13,7 @@ from labkit import entry
 from labkit.kernels import fresh_debian, guest, machine, matrix, nics, packages
 
 _QUICK = ("programs", "smoke")
-_WHOLE = ("programs", "packets", "lab", "life", "tunnels", "shaped")
+_WHOLE = ("programs", "packets", "lab", "life", "tunnels", "shaped", "lockdown")
 _RESULTS = packages.CACHE / "results"
 _SERIES = click.Choice(packages.SERIES)
 

@@ -24,6 +24,7 @@ PARTS = {
     "life": "labkit.kernels.labs:life",
     "tunnels": "labkit.kernels.labs:tunnels",
     "shaped": "labkit.kernels.shaped:shaped",
+    "lockdown": "labkit.kernels.labs:lockdown",  # the last: it cannot be undone
 }
 
 

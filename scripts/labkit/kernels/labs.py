@@ -15,13 +15,14 @@ from labkit.bench import lifecycle
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import EMULATED, patience
-from labkit.kernels.programs import Say
+from labkit.kernels.programs import Say, variants
 from labkit.traffic import relay
 from labkit.traffic.candidates import SOURCE, TARGET
 from labkit.traffic.stream import Stream
 from mrcd.errors import MachineError
-from mrcd.kernel import features
+from mrcd.kernel import features, verify
 from mrcd.kernel.enums import KernelHas
+from mrcd.kernel.object_file import object_path
 
 SMALL = {"hosts": 4, "hosts_per_t0": 2, "planes": 2, "t1": 2}
 SMALLEST = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
@@ -41,6 +42,34 @@ def smoke(say: Say, _: Path) -> None:
     with _lab(SMALLEST) as lab:
         _reach(say, "smoke", lab, "h1", seconds=1)
         _t1(say, "smoke", lab, "h1")
+
+
+_SECURITYFS = Path("/sys/kernel/security")
+
+
+def lockdown(say: Say, results: Path) -> None:
+    """Locks the kernel of a virtual machine down (kernel_lockdown(7)): what it refuses is left out, the rest works."""
+    if EVERY_DEVICE not in os.environ:
+        say(
+            "lockdown",
+            "confidentiality",
+            True,
+            "only in a guest: it lasts until the next boot",
+            cell="not had",
+        )
+        return
+    if not (_SECURITYFS / "lockdown").exists():
+        subprocess.run(["mount", "-t", "securityfs", "none", str(_SECURITYFS)], check=True)
+    (_SECURITYFS / "lockdown").write_text("confidentiality")
+    refused = features.refused_programs()
+    say("lockdown", "mrc_unsent is left out", refused == {"mrc_unsent"}, ", ".join(refused) or "nothing is left out")
+    for v in verify.verify(object_path(), variants()["all features"]):
+        say("lockdown", v.program, not v.error, v.error or "loads")
+    with _lab(SMALLEST) as it:
+        _reach(say, "lockdown", it, "h1", seconds=1)
+        _t1(say, "lockdown", it, "h1")
+        lacks = json.loads(it.exec(SOURCE, ["mrcctl", "status", "--json"], check=True).stdout)["kernel_lacks"]
+        say("lockdown", "status names it", any("lockdown" in words for words in lacks), "; ".join(lacks))
 
 
 def lab(say: Say, _: Path) -> None:
