@@ -112,6 +112,8 @@ enum mrc_drop {
 	MRC_DROP_WRONG_INNER_DESTINATION, /* pop: the inner destination is not in this host's prefixes */
 	MRC_DROP_FOREIGN_SOURCE, /* push: the source is not in this host's prefixes */
 	MRC_DROP_STRAY_SRV6, /* pop: for the kernel's SIDs, from no peer or from one that does not use them */
+	MRC_DROP_FIREWALL, /* host: mrc0 has received it, and netfilter drops it */
+	MRC_DROP_REVERSE_PATH, /* host: mrc0 has received it, and rp_filter drops it: its sender's route is elsewhere */
 	MRC_DROP_MAX,
 };
 

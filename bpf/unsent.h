@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Corrects path statistics for packets that a queueing discipline of this host drops. mrc_push has counted such a
  * packet as sent. This file changes the statistics as if the peer had received it. A link probe (link_probe.h) counts as
- * not sent.
+ * not sent. Counts popped packets that this host drops afterwards.
  */
 #ifndef MRC_UNSENT_H
 #define MRC_UNSENT_H
@@ -77,8 +77,10 @@ struct skb_shared_info___unsent {
 	__u16 gso_size;
 } __attribute__((preserve_access_index));
 
-enum skb_drop_reason___kernel { /* QDISC_DROP since Linux 5.18, those after it since 6.13 or later */
+enum skb_drop_reason___kernel { /* those before QDISC_OVERLIMIT since Linux 5.18, the others since 6.13 or later */
 	SKB_DROP_REASON_NOT_SPECIFIED___kernel,
+	SKB_DROP_REASON_NETFILTER_DROP___kernel,
+	SKB_DROP_REASON_IP_RPFILTER___kernel,
 	SKB_DROP_REASON_QDISC_DROP___kernel,
 	SKB_DROP_REASON_QDISC_OVERLIMIT___kernel,
 	SKB_DROP_REASON_QDISC_CONGESTED___kernel,
@@ -197,6 +199,15 @@ static __always_inline void note_unsent_link_probe(const struct net_device___uns
 		take_back(link, bpf_be64_to_cpu(mrc->tx_ns)); /* the newest probe only */
 }
 
+/* Count a drop, for a reason that has its own, of a packet that mrc0 has received: without it all paths look well. */
+static __always_inline void note_undelivered(const struct net_device___unsent *dev, enum mrc_drop reason)
+{
+	struct mrc_node *self = node();
+
+	if (self && dev->ifindex == self->overlay_ifindex && dev->nd_net.net->ns.inum == settings.netns)
+		count_drop(reason);
+}
+
 /* Note a packet that the kernel drops: the arguments of the raw tracepoint skb:kfree_skb. */
 static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u64 caller, __u32 reason)
 {
@@ -211,6 +222,10 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u6
 
 	if (!dev)
 		return;
+	if (IS_REASON(reason, SKB_DROP_REASON_NETFILTER_DROP))
+		return note_undelivered(dev, MRC_DROP_FIREWALL);
+	if (IS_REASON(reason, SKB_DROP_REASON_IP_RPFILTER))
+		return note_undelivered(dev, MRC_DROP_REVERSE_PATH);
 	if (!is_queue_drop(reason) && !IS_REASON(reason, SKB_DROP_REASON_NOT_SPECIFIED))
 		return;
 	if (read_unsent(skb->data, skb->len - skb->data_len, &mrc))

@@ -113,7 +113,7 @@ class FleetApi:
             raise _other_generation(body)
         stays = [h for h in self._daemon.plan.config.hosts if h.name not in difference["hosts"]["removed"]]
         hosts = report.first_hosts(stays, keys.reports(values), first)
-        revision = None
+        revision = lease = None
         if hosts:
             lease = await etcd.grant(for_s)
             revision = await etcd.put(keys.trial, trial_value(text, hosts), lease=lease, if_revision=0)
@@ -122,12 +122,16 @@ class FleetApi:
                 raise UsageError(
                     "another file is on trial", hint="wait for its end; `mrcctl fleet status` says on which hosts"
                 )
-        return web.json_response(difference | {"generation": revision, "hosts": hosts})
+        return web.json_response(difference | {"generation": revision, "lease": lease, "hosts": hosts})
 
-    async def end_trial(self, _: web.Request) -> web.Response:
-        """Have all hosts run the same file again."""
-        etcd, keys = self._member.connected()
-        await etcd.delete([keys.trial])
+    async def end_trial(self, request: web.Request) -> web.Response:
+        """Have all hosts run the same file again. Key: "lease", which tells this trial from another."""
+        body = await incoming.body(request)
+        lease = body.get("lease")
+        if type(lease) is not int or not 0 < lease < 1 << 63:
+            raise UsageError("lease must be a number, from the answer of /v1/fleet/trial")
+        etcd, _ = self._member.connected()
+        await etcd.revoke(lease)
         return web.json_response({"schema_version": SCHEMA_VERSION})
 
     async def _checked(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:

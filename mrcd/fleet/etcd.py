@@ -37,7 +37,7 @@ _USER_BYTES = 4096
 
 # gRPC's status codes (https://grpc.io/docs/guides/status-codes/): another member may answer these better.
 _ELSEWHERE = {1, 4, 13, 14}
-_DENIED, _UNAUTHENTICATED = 7, 16
+_NOT_FOUND, _DENIED, _UNAUTHENTICATED = 5, 7, 16
 
 
 class EtcdError(MachineError):
@@ -144,8 +144,12 @@ class Etcd:
         return int(answer.get("result", {}).get("TTL", 0)) > 0
 
     async def revoke(self, lease: int) -> None:
-        """End a lease, and delete its keys."""
-        await self._ask("lease/revoke", {"ID": str(lease)})
+        """End a lease, and delete its keys. It may have ended already."""
+        try:
+            await self._ask("lease/revoke", {"ID": str(lease)})
+        except EtcdError as e:
+            if e.code != _NOT_FOUND:
+                raise
 
     async def watch(self, prefix: str, revision: int) -> AsyncIterator[list[Change]]:
         """Yield the changes under `prefix` from `revision` on, in order. An empty list says that the watch has begun.

@@ -97,6 +97,8 @@ class Drop(_Named):
     WRONG_INNER_DESTINATION = 29
     FOREIGN_SOURCE = 30
     STRAY_SRV6 = 31
+    FIREWALL = 32
+    REVERSE_PATH = 33
 
 
 class AuthMode(IntEnum):

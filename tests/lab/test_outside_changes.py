@@ -193,6 +193,44 @@ def test_a_route_that_comes_before_mrcds_is_named_and_left_alone(host: Lab, comm
     wait_until("all is well again", lambda: status(host)["diagnosis"] == [])
 
 
+FIREWALL = (
+    "add table inet f",
+    "add chain inet f i { type filter hook input priority 0; }",
+    "add rule inet f i iif mrc0 ip saddr 10.99.0.2 drop",
+)
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="this machine has no nft")
+def test_a_firewall_that_drops_what_has_arrived_is_named(host: Lab) -> None:
+    for words in FIREWALL:
+        host.exec("h0", ["nft", words], check=True)
+    try:
+        assert host.exec("h0", ["ping", "-c8", "-i0.01", "-W1", "10.99.0.2"]).returncode == 1
+        wait_until("status names it", lambda: [c["cause"] for c in status(host)["diagnosis"]] == ["undelivered"])
+        (cause,) = status(host)["diagnosis"]
+        assert (cause["target"], cause["severity"]) == ("host:h0", "warning")
+        assert "8 firewall" in cause["sentence"]
+        assert status(host)["drops"] == {"firewall": 8}
+        assert all_good(host)
+    finally:
+        host.exec("h0", ["nft", "delete table inet f"], check=True)
+    wait_until("all is well again", lambda: status(host)["diagnosis"] == [])
+
+
+def test_a_reverse_path_filter_that_drops_what_has_arrived_is_named(host: Lab) -> None:
+    host.exec("h0", ["sysctl", "-qw", "net.ipv4.conf.mrc0.rp_filter=1"], check=True)
+    ip(host, "h0", "route", "add", "10.99.0.2", "dev", "p0", "metric", "1")
+    try:
+        host.exec("h1", ["ping", "-c8", "-i0.01", "-W1", "10.99.0.1"])
+        causes = {"other_route", "undelivered"}
+        wait_until("status names both", lambda: {c["cause"] for c in status(host)["diagnosis"]} == causes)
+        assert "8 reverse_path" in str(status(host)["diagnosis"])
+    finally:
+        ip(host, "h0", "route", "del", "10.99.0.2", "dev", "p0", "metric", "1")
+        host.exec("h0", ["sysctl", "-qw", "net.ipv4.conf.mrc0.rp_filter=0"], check=True)
+    wait_until("all is well again", lambda: status(host)["diagnosis"] == [])
+
+
 def test_a_nic_without_addresses_gets_them_again(host: Lab) -> None:
     with Ping(host) as ping:
         ip(host, "h0", "-6", "addr", "flush", "dev", "p0")

@@ -36,4 +36,4 @@ class MemoryEtcd:
         return ttl_s
 
     async def revoke(self, lease: int) -> None:
-        pass
+        await self.delete([key for key, seconds in self.leases.items() if seconds == lease])

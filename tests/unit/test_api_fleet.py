@@ -178,9 +178,12 @@ def test_a_file_is_tried_by_half_of_the_hosts_until_it_is_put_or_its_time_ends(f
     assert "another file is on trial" in str(fleet.post("trial", text=text, first=1, for_s=9))
     fleet.post("file", text=text)
     assert (KEYS.trial in fleet.etcd.values, KEYS.file in fleet.etcd.values) == (False, True)
-    fleet.post("trial", text=text, first=1, for_s=9)
-    fleet.post("trial/end")
+    answer = fleet.post("trial", text=text, first=1, for_s=9)
+    fleet.post("trial/end", lease=answer["lease"] + 1)  # of another trial
+    assert KEYS.trial in fleet.etcd.values
+    fleet.post("trial/end", lease=answer["lease"])
     assert KEYS.trial not in fleet.etcd.values
+    assert "lease must be a number" in str(fleet.post("trial/end"))
 
 
 def test_a_host_alone_tries_nothing(fleet: Fleet) -> None:

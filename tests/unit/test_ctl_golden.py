@@ -22,6 +22,8 @@ import mrcd
 from mrcd.config import cluster_file
 from mrcd.ctl.main import cli
 from mrcd.ctl.packets.exchange import Tally
+from mrcd.fleet.etcd import Value
+from mrcd.fleet.keys import trial_value
 from mrcd.fleet_check.findings import HostSample, Samples
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION
 from tests.cluster_files import host
@@ -40,6 +42,7 @@ from tests.unit.canned_daemon import (
     Daemon,
 )
 from tests.unit.served_routes import routes
+from tests.unit.test_fleet_report import KEYS as FLEET_KEYS
 from tests.unit.test_fleet_report import document, said
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -81,6 +84,10 @@ PATHS = {"paths": [PATH | LONG, BAD_PATH | LONG | {"denial": DENIAL}, PATH | {"w
 FLEET_ODD = document(h0=said(), h1=said(None, "there is no host h1 in this file"), h2=said(in_flight=3))
 FLEET = document(h0=said(), h1=said(), h2=said())
 FREE = document(h0=said(denies=False), h1=said(denies=False), h2=said(denies=False))
+_TRIAL = {FLEET_KEYS.trial: Value(trial_value("other", ["h0", "h1"]), 8)}
+TRIED = {"generation": 8, "lease": 5, "hosts": ["h0", "h1"]}
+ON_TRIAL = document(_TRIAL, h0=said(8), h1=said(8), h2=said())
+LOSES_PEERS = document(_TRIAL, h0=said(8) | {"lost_peers": ["h2"]}, h1=said(8), h2=said())
 ASKED = {"target": "t1:1:2", "ended": [], "refused": False, "message": "t1:1:2 is to be denied on all hosts"}
 CHANGES = {
     "changed": True, "file": "/etc/mrcd/mrcd.toml", "host": "h0", "message": "reloaded",
@@ -256,7 +263,11 @@ CASES: dict[str, list[tuple[str, Answers]]] = {
         ("fleet allow --all", {"fleet": FREE}),
         ("fleet deny t1:1:2 --wait 2", {"fleet": (500, {"error": "etcd is away: refused", "exit_code": 2})}),
         ("fleet put FILE --if-generation 6", {}),
-        ("fleet put FILE", {"fleet/file": {"generation": 9, "message": "generation 9 is in etcd"}}),
+        ("fleet put FILE --first 0", {"fleet/file": {"generation": 9, "message": "generation 9 is in etcd"}}),
+        ("fleet put FILE --watch 2", {"fleet": ON_TRIAL, "fleet/trial": TRIED}),
+        ("fleet put FILE", {"fleet": LOSES_PEERS, "fleet/trial": TRIED}),
+        ("fleet put FILE --wait 1 --watch 1", {"fleet/trial": TRIED}),
+        ("fleet status", {"fleet": LOSES_PEERS}),
     ],
     "fabric": [
         ("fabric plan --hosts 12 --planes 2 --radix 8 @80", {}),
@@ -298,7 +309,7 @@ ELSEWHERE = {
 DEFAULTS: Answers = {
     "histograms": [HISTOGRAM, HISTOGRAM | {"histogram": "rtt", "plane": 1, "count": 0, "buckets": []}],
     "denials": {"denials": [DENIAL, DRAINED], "warning": None}, "deny": CHANGED, "allow": CHANGED, "fleet": FLEET,
-    "fleet/deny": ASKED, "fleet/allow": ASKED,
+    "fleet/deny": ASKED, "fleet/allow": ASKED, "fleet/trial": {"generation": None, "lease": None, "hosts": []}, "fleet/trial/end": {},
     "fleet/file": {"generation": 7, "sha256": "x", "text": "[cluster]\n\n# end\n", "message": "generation 7 is put"},
     "attach": {"attached": True, "message": "attached"}, "detach": {"attached": False, "message": "detached"},
     "reload": CHANGES,

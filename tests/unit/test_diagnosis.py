@@ -275,6 +275,12 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
     "another route on a detached host": (
         lambda: Host().put("node.status", (), abi.STATUS_DETACHED).other_way(4),
         ["other_route host:h0!", "detached host:h0!"], []),
+    # ---- after mrc_pop ----
+    "a firewall": (
+        lambda: Host().refused(Drop.FIREWALL), ["undelivered host:h0!"],
+        ["h0 drops packets that mrc0 has received: 7 firewall in the last", "`nft list ruleset`: let mrc0 pass"]),
+    "a reverse-path filter": (
+        lambda: Host().refused(Drop.REVERSE_PATH), ["undelivered host:h0!"], ["`sysctl net.ipv4.conf.mrc0.rp_filter`"]),
     # ---- hosts of other versions ----
     "another version": (lambda: Host().wire(4), ["config_differs peer:h4!"],
                         ["h4 speaks wire version 9, h0 2: traffic between them takes the kernel's own routes"]),
@@ -349,7 +355,8 @@ def test_kinds_have_a_severity_and_the_urgent_and_what_explains_most_come_first(
     of = {severity: {kind for kind in Kind if kind.severity is severity} for severity in Severity}
     assert of[Severity.OK] == {Kind.DENIED}
     assert of[Severity.WARNING] == {
-        Kind.PEER_DETACHED, Kind.LOSS, Kind.SLOW_PLANE, Kind.CONGESTION, Kind.DETACHED, Kind.UNKNOWN,
+        Kind.PEER_DETACHED, Kind.LOSS, Kind.SLOW_PLANE, Kind.CONGESTION, Kind.DETACHED, Kind.UNDELIVERED,
+            Kind.UNKNOWN,
     }  # fmt: skip
     h = Host().set("plane:0", DENIED).set("t0:1:2", LOSSY).set("t1:1:3")
     assert [c.kind.severity for c in h.causes()] == [Severity.CRITICAL, Severity.WARNING, Severity.OK]

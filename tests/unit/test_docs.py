@@ -268,7 +268,7 @@ def test_every_key_of_the_cluster_file_is_listed() -> None:
 
 def test_every_drop_reason_is_listed() -> None:
     text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| (?:push|probe|pop) \|", text, re.M)
+    rows = re.findall(r"^\| `(\w+)` \| (?:push|probe|pop|host) \|", text, re.M)
     reasons = (reason.text for reason in Drop if reason is not Drop.NONE)
     compare(
         rows, reasons, in_file="docs/troubleshooting.md (drop reasons)", known_from=f"Drop in {ENUMS}", ordered=True

@@ -276,7 +276,7 @@ def _try(options: Options, body: dict[str, Any], first: int, watch: float, wait:
         is_good = not why
     finally:
         if not is_good:
-            client.post("/v1/fleet/trial/end", {})
+            client.post("/v1/fleet/trial/end", {"lease": answer["lease"]})
     if why:
         raise DaemonError(
             f"{'; '.join(why)}; {some(answer['hosts'])} went back to the file before, which the other hosts still run",

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     DENIED = "denied"  # by an administrator of this host
     DETACHED = "detached"  # this host, by its administrator
     OTHER_ROUTE = "other_route"  # the kernel takes another program's route to peers
+    UNDELIVERED = "undelivered"  # this host drops what it has popped
     HOST = "host"  # nothing gets through to any peer: this host, or the whole fabric
     UNKNOWN = "unknown"  # no single element explains some failed EVs
 
@@ -54,7 +55,15 @@ class Confidence(StrEnum):
     AMBIGUOUS = "ambiguous"
 
 
-_WARNINGS = (Kind.LOSS, Kind.SLOW_PLANE, Kind.CONGESTION, Kind.PEER_DETACHED, Kind.DETACHED, Kind.UNKNOWN)
+_WARNINGS = (
+    Kind.LOSS,
+    Kind.SLOW_PLANE,
+    Kind.CONGESTION,
+    Kind.PEER_DETACHED,
+    Kind.DETACHED,
+    Kind.UNDELIVERED,
+    Kind.UNKNOWN,
+)
 _OF_ANY_TARGET = (Kind.LOSS, Kind.CONGESTION, Kind.WRONG_KEY, Kind.CONFIG_DIFFERS)
 _KINDS_OF_TARGETS = {
     "t0": Kind.T0, "t1": Kind.T1, "link": Kind.LINK, "nic": Kind.PEER_NIC, "peer": Kind.PEER_DOWN, "host": Kind.HOST,

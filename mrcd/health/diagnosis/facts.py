@@ -73,7 +73,7 @@ class Facts(Snapshot):
     names       of the peers
     t0s         (peers,) the T0 of a peer
     ways        peer's name → the kernel's route to it, where that is not mrcd's
-    refused     reason → packets that this host has dropped lately because hosts disagree (memory.py)
+    refused     reason → packets that this host has dropped lately (memory.py)
     """
 
     def __init__(

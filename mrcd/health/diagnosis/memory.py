@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Keeps what the tables do not: packets refused lately because hosts disagree, and EVs left for a grey loss lately."""
+"""Keeps what the tables do not: packets dropped lately for some reasons, and EVs left for a grey loss lately."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -15,7 +15,8 @@ from mrcd.net.way import Way
 WRONG_KEY = (Drop.UNTAGGED, Drop.UNKNOWN_KEY, Drop.BAD_TAG)
 WRONG_CABLE = (Drop.WRONG_RECEIVER, Drop.WRONG_PLANE)
 CONFIG_DIFFERS = (Drop.BAD_VERSION, Drop.UNKNOWN_SENDER, Drop.BAD_EV, Drop.WRONG_SOURCE, Drop.WRONG_RECEIVER)
-REASONS = frozenset((*WRONG_KEY, *WRONG_CABLE, *CONFIG_DIFFERS))
+UNDELIVERED = (Drop.FIREWALL, Drop.REVERSE_PATH)
+REASONS = frozenset((*WRONG_KEY, *WRONG_CABLE, *CONFIG_DIFFERS, *UNDELIVERED))
 WINDOW_NS = 10_000_000_000
 LEAST = 3  # packets in a window; fewer are left over from a restart or a reload
 
@@ -46,7 +47,7 @@ class Growth(Generic[K]):
 
 
 def by_reason(drops: Mapping[str, int]) -> dict[Drop, int]:
-    """Returns the drops because hosts disagree, from those of Tables.drops."""
+    """Returns the drops for REASONS, from those of Tables.drops."""
     return {reason: drops.get(reason.text, 0) for reason in REASONS}
 
 

@@ -35,6 +35,7 @@ def diagnose(facts: Facts) -> list[Cause]:
     verdicts = facts.verdicts.copy()  # EVs that are explained become NOTHING
     found = list(_own_planes(facts, verdicts))
     found += _other_routes(facts)
+    found += _undelivered(facts)
     if facts.is_host_detached:
         found.append(_detached(facts))
     elif any(p.is_usable for p in facts.own_planes) and len(facts.names):
@@ -65,6 +66,19 @@ def _other_routes(facts: Facts) -> Iterator[Cause]:
     sentence = f"Traffic to {which} does not take the route of mrcd: the kernel {way.words}"
     do = f"`{way.command}` shows it, `ip rule` the rules: delete what is not meant"
     yield Cause(Kind.OTHER_ROUTE, f"host:{facts.host}", sentence, do, Confidence.CERTAIN, Share(0, 0, n, of))
+
+
+def _undelivered(facts: Facts) -> Iterator[Cause]:
+    """Yields a cause if this host drops what mrc0 has received."""
+    mrc0 = facts.plan.config.overlay.interface
+    if said := memory.named(facts.refused, memory.UNDELIVERED):
+        sentence = f"{facts.host} drops packets that {mrc0} has received: {said} in the last seconds"
+        by_firewall, by_filter = (facts.refused.get(reason) for reason in memory.UNDELIVERED)
+        shows = ["`nft list ruleset`"] * bool(by_firewall) + [f"`sysctl net.ipv4.conf.{mrc0}.rp_filter`"] * bool(
+            by_filter
+        )
+        do = f"{' and '.join(shows)}: let {mrc0} pass, unless it is meant"
+        yield Cause(Kind.UNDELIVERED, f"host:{facts.host}", sentence, do, Confidence.CERTAIN, Share())
 
 
 def _own_planes(facts: Facts, verdicts: Ints) -> Iterator[Cause]:

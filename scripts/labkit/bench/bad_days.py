@@ -148,6 +148,17 @@ DAYS = (
         ("ip link set x1 down", "ip link set x1 name p1", "ip link set p1 up"),
         "own_nic",
     ),
+    Day(
+        "a firewall drops what a peer sends",
+        (
+            "nft add table inet f",
+            "nft 'add chain inet f i { type filter hook input priority 0; }'",
+            f"nft add rule inet f i iif mrc0 ip saddr {PEER4} drop",
+        ),
+        ("nft delete table inet f",),
+        "undelivered",
+        cuts_off=True,
+    ),
     Day("a NIC's MTU is 1400", ("ip link set p1 mtu 1400",), ("ip link set p1 mtu 9100",), "own_nic"),
     Day(
         "a NIC has no IPv6",
