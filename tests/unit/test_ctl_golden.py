@@ -309,7 +309,8 @@ ELSEWHERE = {
 DEFAULTS: Answers = {
     "histograms": [HISTOGRAM, HISTOGRAM | {"histogram": "rtt", "plane": 1, "count": 0, "buckets": []}],
     "denials": {"denials": [DENIAL, DRAINED], "warning": None}, "deny": CHANGED, "allow": CHANGED, "fleet": FLEET,
-    "fleet/deny": ASKED, "fleet/allow": ASKED, "fleet/trial": {"generation": None, "lease": None, "hosts": []}, "fleet/trial/end": {},
+    "fleet/deny": ASKED, "fleet/allow": ASKED, "fleet/trial/end": {},
+    "fleet/trial": {"generation": None, "lease": None, "hosts": []},
     "fleet/file": {"generation": 7, "sha256": "x", "text": "[cluster]\n\n# end\n", "message": "generation 7 is put"},
     "attach": {"attached": True, "message": "attached"}, "detach": {"attached": False, "message": "detached"},
     "reload": CHANGES,
