@@ -23,6 +23,7 @@ from labkit.bench import (
     host,
     incast,
     job,
+    leaks,
     lifecycle,
     localise,
     paper,
@@ -49,7 +50,7 @@ SCHEMA_VERSION = 2
 _ALL = (throughput.BENCH, cost.BENCH, throughput.PLANES, paper.BENCH, scale.BENCH)
 _MORE = (
     job.BENCH, lifecycle.BENCH, versions.BENCH, calm.BENCH, incast.BENCH, shares.BENCH, failover.BENCH, slow.BENCH,
-    alone.BENCH, host.BENCH, auth.BENCH, auth.FLOOD, localise.BENCH,
+    alone.BENCH, host.BENCH, leaks.BENCH, auth.BENCH, auth.FLOOD, localise.BENCH,
 )  # fmt: skip
 BENCHES: dict[str, Bench] = {b.name: b for b in (*_ALL, *_MORE)}
 # Enough to try each bench. What is still longer says so in its own module.
