@@ -21,13 +21,15 @@ from mrcd.errors import ConfigError, UsageError
 from mrcd.fleet import report
 from mrcd.fleet.etcd import Etcd
 from mrcd.fleet.keys import FleetFile, denial_value, trial_value
-from mrcd.fleet.member import FleetMember
+from mrcd.fleet.member import NOTICED_S, FleetMember
+from mrcd.health.probe_pace import unreachable_ns
 from mrcd.versions import SCHEMA_VERSION
 
 # A secret of a secrets file, or a private key, in a comment: no key of the cluster file takes one.
 _SECRET = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f]{64}(?![0-9A-Za-z])|-----BEGIN [A-Z ]*PRIVATE KEY-----")
-_LONGEST_TRIAL_S = 86_400
-_LEASE_MORE_S = 60  # after a denial's end: etcd forgets it then
+_LONGEST_S = 100_000  # more than mrcctl's longest --wait
+_REPORT_LAG_S = 4.0  # until a host has reported the loss of a peer
+_LEASE_MORE_S = 60  # after the end of a denial or a trial: etcd forgets it then
 
 
 class FleetApi:
@@ -101,12 +103,18 @@ class FleetApi:
         )
 
     async def try_(self, request: web.Request) -> web.Response:
-        """Have a few hosts run a cluster file for a time. Keys as of `put`, "first" (hosts) and "for_s" (seconds)."""
+        """Have a few hosts run a cluster file for a time.
+
+        Keys as of `put`; "first": hosts; "wait_s": seconds until they run it; "watch_s": those to watch them then, by
+        default so many that the loss of a host is noticed. The answer has them.
+        """
         body = await incoming.body(request)
         text, difference = await self._checked(body)
-        first, for_s = body.get("first"), body.get("for_s")
-        if type(first) is not int or type(for_s) is not int or first < 1 or not 0 < for_s <= _LONGEST_TRIAL_S:
-            raise UsageError(f"first must be a number of hosts, and for_s one of seconds, at most {_LONGEST_TRIAL_S}")
+        first = body.get("first")
+        if type(first) is not int or first < 1:
+            raise UsageError("first must be a number of hosts")
+        noticed_s = max(NOTICED_S, unreachable_ns(self._daemon.plan) / 1e9 + _REPORT_LAG_S)
+        wait_s, watch_s = _seconds(body, "wait_s", 0.0), _seconds(body, "watch_s", noticed_s)
         etcd, keys = self._member.connected()
         values = (await etcd.read(keys.all)).values
         if body.get("if_generation") not in (None, values[keys.file].revision if keys.file in values else 0):
@@ -115,14 +123,16 @@ class FleetApi:
         hosts = report.first_hosts(stays, keys.reports(values), first)
         revision = lease = None
         if hosts:
-            lease = await etcd.grant(for_s)
-            revision = await etcd.put(keys.trial, trial_value(text, hosts), lease=lease, if_revision=0)
+            lease = await etcd.grant(math.ceil(wait_s + watch_s) + _LEASE_MORE_S)
+            revision = await etcd.put(keys.trial, trial_value(text, hosts, lease), lease=lease, if_revision=0)
             if revision is None:
                 await etcd.revoke(lease)
                 raise UsageError(
                     "another file is on trial", hint="wait for its end; `mrcctl fleet status` says on which hosts"
                 )
-        return web.json_response(difference | {"generation": revision, "lease": lease, "hosts": hosts})
+        return web.json_response(
+            difference | {"generation": revision, "lease": lease, "hosts": hosts, "watch_s": watch_s}
+        )
 
     async def end_trial(self, request: web.Request) -> web.Response:
         """Have all hosts run the same file again. Key: "lease", which tells this trial from another."""
@@ -186,6 +196,13 @@ class FleetApi:
             await etcd.delete(doomed)
         said = f"no longer denied: {', '.join(map(str, ended))}" if doomed else "no fleet-wide denial to end"
         return _done(target, said, ended)
+
+
+def _seconds(body: dict[str, Any], name: str, default: float) -> float:
+    value = body.get(name, default)
+    if type(value) not in (int, float) or not 0 <= value <= _LONGEST_S:
+        raise UsageError(f"{name} must be a number of seconds")
+    return float(value)
 
 
 def _other_generation(body: dict[str, Any]) -> UsageError:

@@ -68,7 +68,7 @@ DROPS = {
     "stray_srv6": "pop: an SRv6 packet for the kernel's SIDs, although neither this host nor its sender is detached "
     "or new, and its sender's probes do not say that it sends plain SRv6; or from no peer's address: forged, or a NIC "
     "from whose several addresses the kernel chose another",
-    "firewall": "host: a firewall of this host drops what mrc0 has received, or would send: nft list ruleset",
+    "firewall": "host: a firewall of this host drops what mrc0 has received: nft list ruleset",
     "reverse_path": "host: rp_filter of mrc0 is 1, and the route to the packet's source is not over mrc0",
 }
 """Reason of a drop → program, and meaning; as in docs/troubleshooting.md."""

@@ -313,9 +313,10 @@ class Daemon:
         return is_detached(self.tables.node)
 
     def reached(self) -> dict[str, bool]:
-        """Returns for each peer whether it was heard lately, and has usable EVs."""
+        """Returns for each peer whether it was heard lately, and not all EVs to it have failed or are denied."""
         s = self.view.snapshot()
-        found = s.is_reachable & s.peers["usable"].any(axis=1)
+        is_alive = (s.state != enums.EvState.ASSUMED_BAD) & (s.state != enums.EvState.DENIED)
+        found = s.is_reachable & (is_alive & (s.evs["configured"] != 0)).any(axis=1)
         return {p.host.name: bool(is_reached) for p, is_reached in zip(self.plan.peers, found, strict=True)}
 
     # ---- links, neighbours, addresses, programs ----

@@ -164,9 +164,9 @@ class Keys:
         return found
 
 
-def trial_value(text: str, hosts: Sequence[str]) -> bytes:
-    """Return the value of the key of a trial."""
-    return _encoded({"hosts": list(hosts), "text": text})
+def trial_value(text: str, hosts: Sequence[str], lease: int) -> bytes:
+    """Return the value of the key of a trial. The lease tells it from another one of the same text."""
+    return _encoded({"hosts": list(hosts), "text": text, "lease": lease})
 
 
 def denial_value(denial: Denial) -> bytes:

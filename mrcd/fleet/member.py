@@ -9,7 +9,7 @@ A change passes these modules, in this order:
    kept on disk.
 4. report.py makes the host's report, which is written with a lease. Where the host or its etcd is away, it vanishes.
 
-While etcd is away nothing changes.
+While etcd is away nothing changes, but that a trial ends.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from mrcd.denials.table import FLEET
 from mrcd.errors import MrcdError, TakesRestart, UsageError
 from mrcd.fleet import report
 from mrcd.fleet.etcd import Etcd, EtcdAway, Value
-from mrcd.fleet.keys import Keys, Wanted, report_value
+from mrcd.fleet.keys import FleetFile, Keys, Wanted, report_value
 from mrcd.fleet.source import FileSource
 from mrcd.health.events import EventLog
 from mrcd.timed_wait import is_set_within
@@ -34,9 +34,10 @@ from mrcd.timed_wait import is_set_within
 log = logging.getLogger("mrcd.fleet.member")
 
 LEASE_S = 15
+NOTICED_S = 22.0  # so long after a host has died its report is gone: the lease, a renewal before it, a look at reports
 _KEEP_S = 4.0  # between two renewals of the lease, and thus two checks that the endpoint works
 _REPORT_S = (0.2, 3.0)  # between two looks at what is in flight, while a denial is not empty; doubled up to the second
-_RETRY_S = 30.0  # between two looks at refused denials: peers may have more usable EVs now
+RETRY_S = 30.0  # between two looks at refused denials: peers may have more usable EVs now
 _APPLY_RETRY_S = 1.0
 _BACKOFF_S = (0.5, 5.0)  # after a failure; doubled up to the second
 _SPREAD_S = 0.5
@@ -62,7 +63,8 @@ class FleetMember:
         self.source = source
         self.away: str | None = _UNKNOWN  # why; None while etcd answers
         self._host, self._adopt, self._denials, self._events = host, adopt, denials, events
-        self._reached, self._reached_before = reached, reached()  # before the newest file was adopted
+        self._reached = reached
+        self._reached_before: tuple[FleetFile | None, Mapping[str, bool]] = None, {}  # before a file was adopted: which
         self._etcd: Etcd | None = None
         self._wanted: Wanted | None = None  # None: unknown
         self._refused: dict[Denial, str] = {}
@@ -170,11 +172,12 @@ class FleetMember:
                 log.error("etcd: %s: %s; it is ignored", key, why)
         is_other = self.source.cluster not in ("", cluster)
         # An etcd that was made anew with the same names has the same id, and counts its revisions from 1.
-        if (is_other or revision < self._revision) and not (wanted.file or wanted.denials):
+        if (is_other or revision < self._revision) and not (wanted.file or wanted.trial or wanted.denials):
             log.error(
                 "etcd: an empty cluster (%s, revision %d) after %s, revision %d: nothing changes",
                 *(cluster, revision, self.source.cluster or "none", self._revision),
             )
+            self._end_trial()
             return
         self._wanted, self._revision = wanted, revision
         self.source.note(cluster, wanted.file, wanted.trial_on(self._host()))
@@ -186,7 +189,10 @@ class FleetMember:
         if self.away in (None, _UNKNOWN):
             self._events.add("fleet", reason="etcd_away", evidence={"error": why})
         self.away = why
-        if self.source.trial is not None:  # it may be why etcd is away, whose word that it is over would not arrive
+        self._end_trial()  # it may be why etcd is away, whose word that it is over would not arrive
+
+    def _end_trial(self) -> None:
+        if self.source.trial is not None:
             self.source.trial = None
             self._changed.set()
 
@@ -206,7 +212,7 @@ class FleetMember:
                 wait_s = await self.apply()
             except Exception:
                 log.exception("what etcd wants")
-                wait_s = _RETRY_S
+                wait_s = RETRY_S
             self._applied.set()
 
     async def apply(self) -> float:
@@ -215,13 +221,17 @@ class FleetMember:
             return math.inf
         if self.source.has_news:
             file = self.source.newest  # a newer one may come meanwhile, which is not refused
+            goes_back, before = self.source.goes_back, self._reached()
             try:
-                before = self._reached()
                 await self._adopt()
-                self._reached_before = before
+                self._reached_before = file, before
             except MrcdError as e:
                 log.error("%s; the running configuration stays", e.args[0])
+                if goes_back:  # that file did run: it must again
+                    return RETRY_S
                 self.source.refused(file, str(e.args[0]), takes_restart=isinstance(e, TakesRestart))
+                if self.source.has_news:
+                    self._changed.set()
             except Exception as e:
                 self.source.refused(file, f"unexpected {type(e).__name__}: {e}")
                 raise
@@ -233,7 +243,7 @@ class FleetMember:
             log.error("fleet-wide denials: %s; trying again", e.args[0])
             return _APPLY_RETRY_S
         self.source.keep()
-        return _RETRY_S if self._refused else math.inf
+        return RETRY_S if self._refused else math.inf
 
     # ---- the report ----
 
@@ -243,7 +253,7 @@ class FleetMember:
             self._applied.clear()
             denials = await self._denials.fleet_traffic()
             is_pending = self._denials.is_pending
-            lost = self.lost_peers() if self.source.trial else []
+            lost = self.lost_peers()
             await lease.write(
                 report.document(self._host(), self.source, denials, self._refused, lost, is_pending=is_pending)
             )
@@ -253,9 +263,13 @@ class FleetMember:
             wait_s = _REPORT_S[0] if is_new else min(2 * wait_s, _REPORT_S[1])
 
     def lost_peers(self) -> list[str]:
-        """Return the peers that this host reached before it adopted the newest file, and does not reach now."""
+        """Return the peers that this host reached before it adopted the file on trial, and does not reach now."""
+        file, before = self._reached_before
+        running = self.source.running.file if self.source.running else None
+        if file is None or not file == running == self.source.trial:
+            return []
         now = self._reached()
-        return [name for name, was_reached in self._reached_before.items() if was_reached and now.get(name) is False]
+        return [name for name, was_reached in before.items() if was_reached and now.get(name) is False]
 
 
 class _Lease:

@@ -77,10 +77,10 @@ def fleet(wanted: Wanted, reports: Mapping[str, Document], hosts: Iterable[str],
 
 
 def first_hosts(hosts: Iterable[Host], reports: Mapping[str, Document], most: int) -> list[str]:
-    """Return hosts to try a file on, under different T0s if possible: at most half of those that report."""
+    """Return hosts to try a file on, under different T0s if possible: at most half of those that refuse nothing."""
     by_t0: dict[int, list[str]] = {}
     for h in hosts:
-        if h.name in reports:
+        if h.name in reports and not reports[h.name]["file"]["refused"]:
             by_t0.setdefault(h.t0, []).append(h.name)
     turns = itertools.zip_longest(*by_t0.values())
     names = [name for turn in turns for name in turn if name is not None]

@@ -64,14 +64,24 @@ class FileSource:
         self.changed = asyncio.Event()  # set when a configuration is adopted
         self.cluster, self.wanted = self._kept()
         self.trial: FleetFile | None = None
+        self.is_on_trial = False  # a file runs, or ran last, that others do not have
+        self._before: FleetFile | None = None  # the file that ran before that; None: the host's own
         self.running: Loaded | None = None
         self.refusal: Refusal | None = None
         self._on_disk: tuple[str, FleetFile | None] | None = (self.cluster, self.wanted)  # or soon; None: not known
 
     @property
     def newest(self) -> FleetFile | None:
-        """The file from etcd to run."""
-        return self.trial or self.wanted
+        """The file from etcd to run; None: the host's own."""
+        if self.trial is not None or not self.is_on_trial:
+            return self.trial or self.wanted
+        is_refused = self.refusal is not None and self.refusal.file == self.wanted
+        return self._before if is_refused else self.wanted
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether the file to run is the one that ran before a trial."""
+        return self.is_on_trial and self.trial is None and self.newest == self._before
 
     def load(self) -> Loaded:
         """Return the configuration to run, out of the newest files. Raises ConfigError."""
@@ -105,7 +115,11 @@ class FileSource:
 
     def adopted(self, loaded: Loaded) -> None:
         """Note that this configuration runs, and keep its file. A file on disk goes with the last endpoint of etcd."""
-        self.running, self.fleet = loaded, loaded.config.fleet
+        before, self.running, self.fleet = self.running, loaded, loaded.config.fleet
+        if loaded.file is None or loaded.file != self.trial:
+            self.is_on_trial, self._before = False, None
+        elif not self.is_on_trial:
+            self.is_on_trial, self._before = True, before.file if before else None
         if loaded.file == self.newest:
             self.refusal = None
         self.keep()
@@ -121,10 +135,10 @@ class FileSource:
         if not self.fleet.etcd:
             self.cluster, self.wanted, self.trial, self.refusal = "", None, None, None
         file = self.running.file if self.running else None
-        if self.refusal and self.refusal.takes_restart:
+        if self.is_on_trial:
+            file = self._before
+        elif self.refusal and self.refusal.takes_restart and self.refusal.file != self.trial:
             file = self.refusal.file
-        if file is not None and file == self.trial:
-            file = self.wanted
         if self._on_disk == (self.cluster, file):
             return
         self._on_disk = self.cluster, file

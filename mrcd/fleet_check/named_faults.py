@@ -30,6 +30,7 @@ _WORDS = {
     Kind.PEER_DETACHED: "is detached",
     Kind.DETACHED: "is detached",
     Kind.WRONG_KEY: "has other secrets than others: they refuse each other's packets",
+    Kind.UNDELIVERED: "drops packets that have arrived",
     Kind.OTHER_ROUTE: "sends traffic past mrcd, by another program's route or rule",
     Kind.CONFIG_DIFFERS: "has another cluster file or version than others: they refuse each other's packets",
 }
@@ -39,11 +40,12 @@ _OF_HOST = {
     Kind.PEER_DETACHED: "on {}: `mrcctl attach`",
     Kind.DETACHED: "on {}: `mrcctl attach`",
     Kind.WRONG_KEY: "on {} and another host: `mrcctl keys status`",
+    Kind.UNDELIVERED: "on {}: `mrcctl status` says why",
     Kind.OTHER_ROUTE: "on {}: `mrcctl status` names the route",
     Kind.CONFIG_DIFFERS: "on {} and another host: `mrcctl config show`, `mrcctl version`",
     Kind.DENIED: "`mrcctl denials` and `mrcctl fleet status` say by whom and until when",
 }
-_IMPAIRED = (Kind.LOSS, Kind.SLOW_PLANE, Kind.CONGESTION, Kind.UNKNOWN)
+_IMPAIRED = (Kind.LOSS, Kind.SLOW_PLANE, Kind.CONGESTION, Kind.UNDELIVERED, Kind.UNKNOWN)
 _OF_NIC = (Kind.OWN_NIC, Kind.OWN_CABLE, Kind.PEER_NIC, Kind.WRONG_CABLE)
 _IS_TOLD_BY_HOST = (Kind.OWN_NIC, Kind.OWN_CABLE, Kind.WRONG_CABLE)  # in these words rather than in others
 

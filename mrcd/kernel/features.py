@@ -16,7 +16,10 @@ _EFFECTS_OF_ABSENCE = {
 }
 _LOCKDOWN = Path("/sys/kernel/security/lockdown")
 _READS_KERNEL = frozenset({"mrc_unsent"})  # programs that may be left out
-_LOCKED = "reading kernel memory (lockdown=confidentiality): packets dropped by this host's qdiscs count as path loss"
+_LOCKED = (
+    "reading kernel memory (lockdown=confidentiality): packets dropped by this host's qdiscs count as path loss, and a "
+    "firewall that drops what has arrived is not named"
+)
 _NO_RPS = "rps_default_mask (6.3): flows stay on the CPU that receives them (no RPS); rps_cpus has no effect"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Reads an interface's state by an ioctl that needs no privilege, and how many unroutable packets arrived on it."""
+"""Reads an interface's state by an ioctl that needs no privilege, and how many packets arrived on it."""
 
 import fcntl
 import socket
@@ -47,6 +47,19 @@ def _is_set(sysctl: Path) -> bool:
         return sysctl.read_text(encoding="ascii").strip() == "1"
     except OSError:  # the kernel has no IPv6, or the interface has just gone
         return False
+
+
+_DEVICES = Path("/proc/net/dev")
+
+
+def received_packets(interface: str, devices: Path = _DEVICES) -> int:
+    """Returns the packets since the interface exists; 0 if it does not."""
+    try:
+        lines = devices.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    names = (line.split(":", 1) for line in lines[2:])
+    return next((int(counts.split()[1]) for name, counts in names if name.strip() == interface), 0)
 
 
 _COUNTERS = Path("/proc/net/dev_snmp6")

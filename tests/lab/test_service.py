@@ -147,7 +147,6 @@ mrcctl status --json
 kill $filling
 """
 ATTEMPTS = {
-    "lock the directory, so that mrcd cannot start": "flock -n /run/mrcd/mrcd.lock true",
     "hold the lock open": "exec 9</run/mrcd/mrcd.lock",
     "remove the socket": "rm -f /run/mrcd/mrcd.sock",
     "move a file of the run directory": "mv -f /run/mrcd/running.json /tmp/stolen",
@@ -165,10 +164,8 @@ ATTEMPTS = {
     "drain a plane": "mrcctl drain plane:0",
     "reload": "mrcctl reload",
     "detach": "mrcctl detach --force",
-    "start a second mrcd": "mrcd --run-dir /run/mrcd",
     "delete mrc0": "ip link del mrc0",
     "delete the routes": "ip route flush proto 77",
-    "delete the programs": "tc qdisc del dev p0 clsact",
     "send probes": "mrcctl probe h1 --count 1",
     "read packets": "mrcctl capture --count 1",
 }

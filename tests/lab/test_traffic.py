@@ -104,7 +104,9 @@ def test_single_acknowledgements_are_copied_but_not_the_last_of_a_connection(mod
                 assert here.recv(1) == b""
     grown = {h: {k: n - before[h][k] for k, n in _tcp(mode, h).items()} for h in before}
     assert grown["h0"]["InSegs"] - grown["h2"]["OutSegs"] > 10  # of 30 bursts, which have an ACK each
-    assert (grown["h0"]["OutRsts"], grown["h2"]["OutRsts"]) == (0, 0)
+    # A copy of the last one would be answered by a reset, and so is what h0 sends again to a connection that has ended.
+    assert grown["h0"]["OutRsts"] == 0
+    assert grown["h2"]["OutRsts"] <= grown["h0"]["RetransSegs"]
 
 
 def _pause(sock: socket.socket) -> None:

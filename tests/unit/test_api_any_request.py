@@ -60,7 +60,9 @@ _bodies = st.fixed_dictionaries(
         "text": st.sampled_from([TEXT, TEXT.replace("h1", "h7")]) | _any_text | _json,
         "if_generation": st.integers(0, 3) | _json,
         "first": st.integers(-1, 3) | _json,
-        "for_s": st.integers(-1, 100) | _json,
+        "wait_s": st.integers(-1, 100) | _json,
+        "watch_s": st.integers(-1, 100) | _json,
+        "lease": st.integers(-1, 100) | _json,
         "more": _json,
     },
 )

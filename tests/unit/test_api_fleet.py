@@ -169,16 +169,16 @@ def report_of(fleet: Fleet, *hosts: str) -> None:
 def test_a_file_is_tried_by_half_of_the_hosts_until_it_is_put_or_its_time_ends(fleet: Fleet) -> None:
     report_of(fleet, "h0", "h1", "h2", "h3")
     text = TEXT + "[health]\noverdue_ms = 11\n"
-    answer = fleet.post("trial", text=text, first=3, for_s=100)
+    answer = fleet.post("trial", text=text, first=3, wait_s=10, watch_s=30)
     assert len(answer["hosts"]) == 2
     assert fleet.etcd.leases == {KEYS.trial: 100}
     trial = KEYS.wanted(fleet.etcd.values).trial
     assert trial
     assert (trial.file, trial.hosts) == (FleetFile(answer["generation"], text), answer["hosts"])
-    assert "another file is on trial" in str(fleet.post("trial", text=text, first=1, for_s=9))
+    assert "another file is on trial" in str(fleet.post("trial", text=text, first=1))
     fleet.post("file", text=text)
     assert (KEYS.trial in fleet.etcd.values, KEYS.file in fleet.etcd.values) == (False, True)
-    answer = fleet.post("trial", text=text, first=1, for_s=9)
+    answer = fleet.post("trial", text=text, first=1)
     fleet.post("trial/end", lease=answer["lease"] + 1)  # of another trial
     assert KEYS.trial in fleet.etcd.values
     fleet.post("trial/end", lease=answer["lease"])
@@ -188,7 +188,7 @@ def test_a_file_is_tried_by_half_of_the_hosts_until_it_is_put_or_its_time_ends(f
 
 def test_a_host_alone_tries_nothing(fleet: Fleet) -> None:
     report_of(fleet, "h0")
-    answer = fleet.post("trial", text=TEXT, first=3, for_s=100)
+    answer = fleet.post("trial", text=TEXT, first=3, wait_s=10, watch_s=30)
     assert (answer["hosts"], answer["generation"]) == ([], None)
 
 
@@ -197,15 +197,16 @@ def test_a_host_alone_tries_nothing(fleet: Fleet) -> None:
     [
         ({"first": 0}, "first must be a number of hosts"),
         ({"first": True}, "first must be a number of hosts"),
-        ({"for_s": 0}, "for_s one of seconds"),
-        ({"for_s": 1e9}, "for_s one of seconds"),
+        ({"wait_s": -1}, "wait_s must be a number of seconds"),
+        ({"watch_s": 1e9}, "watch_s must be a number of seconds"),
+        ({"watch_s": "1"}, "watch_s must be a number of seconds"),
         ({"if_generation": 3}, "another one was put meanwhile"),
         ({"text": "planets = 4"}, "planets: unknown key"),
     ],
 )
 def test_a_trial_that_makes_no_sense_is_refused(fleet: Fleet, more: dict[str, Any], message: str) -> None:
     report_of(fleet, "h0", "h1", "h2", "h3")
-    assert message in str(fleet.post("trial", **{"text": TEXT, "first": 2, "for_s": 60} | more))
+    assert message in str(fleet.post("trial", **{"text": TEXT, "first": 2} | more))
     assert KEYS.trial not in fleet.etcd.values
 
 

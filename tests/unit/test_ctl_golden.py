@@ -84,8 +84,8 @@ PATHS = {"paths": [PATH | LONG, BAD_PATH | LONG | {"denial": DENIAL}, PATH | {"w
 FLEET_ODD = document(h0=said(), h1=said(None, "there is no host h1 in this file"), h2=said(in_flight=3))
 FLEET = document(h0=said(), h1=said(), h2=said())
 FREE = document(h0=said(denies=False), h1=said(denies=False), h2=said(denies=False))
-_TRIAL = {FLEET_KEYS.trial: Value(trial_value("other", ["h0", "h1"]), 8)}
-TRIED = {"generation": 8, "lease": 5, "hosts": ["h0", "h1"]}
+_TRIAL = {FLEET_KEYS.trial: Value(trial_value("other", ["h0", "h1"], 5), 8)}
+TRIED = {"generation": 8, "lease": 5, "hosts": ["h0", "h1"], "watch_s": 22.0}
 ON_TRIAL = document(_TRIAL, h0=said(8), h1=said(8), h2=said())
 LOSES_PEERS = document(_TRIAL, h0=said(8) | {"lost_peers": ["h2"]}, h1=said(8), h2=said())
 ASKED = {"target": "t1:1:2", "ended": [], "refused": False, "message": "t1:1:2 is to be denied on all hosts"}
@@ -310,7 +310,7 @@ DEFAULTS: Answers = {
     "histograms": [HISTOGRAM, HISTOGRAM | {"histogram": "rtt", "plane": 1, "count": 0, "buckets": []}],
     "denials": {"denials": [DENIAL, DRAINED], "warning": None}, "deny": CHANGED, "allow": CHANGED, "fleet": FLEET,
     "fleet/deny": ASKED, "fleet/allow": ASKED, "fleet/trial/end": {},
-    "fleet/trial": {"generation": None, "lease": None, "hosts": []},
+    "fleet/trial": {"generation": None, "lease": None, "hosts": [], "watch_s": 22.0},
     "fleet/file": {"generation": 7, "sha256": "x", "text": "[cluster]\n\n# end\n", "message": "generation 7 is put"},
     "attach": {"attached": True, "message": "attached"}, "detach": {"attached": False, "message": "detached"},
     "reload": CHANGES,

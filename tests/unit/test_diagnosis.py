@@ -364,6 +364,14 @@ def test_a_diagnosis(make: Make, found: list[str], words: list[str]) -> None:
         assert word in h.causes()[0].sentence + "; " + h.causes()[0].do
 
 
+@pytest.mark.parametrize(("received", "refused"), [(7_000, {}), (600, {Drop.FIREWALL: 7}), (0, {Drop.FIREWALL: 7})])
+def test_a_firewall_that_drops_little_is_not_named(received: int, refused: dict[Drop, int]) -> None:
+    memory = Memory()
+    memory.note_counters(0, {}, {}, 100)
+    memory.note_counters(S, {"firewall": 7}, {}, 100 + received)
+    assert memory.refused == refused
+
+
 def test_kinds_have_a_severity_and_the_urgent_and_what_explains_most_come_first() -> None:
     of = {severity: {kind for kind in Kind if kind.severity is severity} for severity in Severity}
     assert of[Severity.OK] == {Kind.DENIED}

@@ -156,7 +156,7 @@ def test_the_states_of_hosts() -> None:
 
 
 def test_hosts_of_a_trial_are_to_run_another_file() -> None:
-    on_trial = {KEYS.trial: Value(trial_value("other", ["h0", "h1"]), 8)}
+    on_trial = {KEYS.trial: Value(trial_value("other", ["h0", "h1"], 5), 8)}
     found = document(on_trial, h0=said(8), h1=said(7), h2=said(7))
     assert [h["state"] for h in found["hosts"]] == ["current", "behind", "current"]
     assert found["trial"] | {"sha256": ""} == {"generation": 8, "sha256": "", "hosts": ["h0", "h1"]}
@@ -176,7 +176,11 @@ def test_a_file_is_tried_on_half_of_the_hosts_at_most_under_different_t0s(
 ) -> None:
     text = "[cluster]\nt0s = 2\n" + "".join(host(n, t0=n // 2, port=n % 2) for n in range(4))
     hosts = cluster_file.parse(text).hosts
-    assert report.first_hosts(hosts, {name: {} for name in reporting.split()}, most) == names
+    refusing = {"h3": said(5, "bad")} if "h3" not in reporting else {}
+    assert (
+        report.first_hosts(hosts, refusing | {name: said() for name in reporting.split()} | {"h9": said()}, most)
+        == names
+    )
 
 
 def test_without_a_file_in_etcd_no_host_is_behind() -> None:
@@ -263,11 +267,12 @@ def test_a_change_is_done_when_every_host_says_so(
         ([said(8), OK], "1 of 2 first hosts run it: h0, h1", False, []),
         ([said(8), said(7, "bad", of=8)], "1 of 2", False, ["h1 refuses the cluster file: bad"]),
         ([said(8) | {"lost_peers": ["h2"]}, said(8)], "2 of 2", True, ["h0 has lost h2"]),
+        ([said(7) | {"lost_peers": ["h2"]}, said(8)], "1 of 2", False, []),
         ([said(8)], "1 of 2", False, ["away, down or without etcd: h1"]),
     ],
 )
 def test_what_speaks_against_a_file_on_trial(hosts: list[Any], text: str, done: bool, why: list[str]) -> None:
-    on_trial = {KEYS.trial: Value(trial_value("other", ["h0", "h1"]), 8)}
+    on_trial = {KEYS.trial: Value(trial_value("other", ["h0", "h1"], 5), 8)}
     found = documents.tried(document(on_trial, **dict(zip(HOSTS, hosts, strict=False))), 8)
     assert (found.text.startswith(text), found.done, list(found.why)) == (True, done, why)
 

@@ -16,7 +16,7 @@ from mrcd.fleet import member as member_module
 from mrcd.fleet import source as source_module
 from mrcd.fleet.etcd import EtcdAway, Snapshot, Value
 from mrcd.fleet.keys import FleetFile, Keys, Trial, Wanted, denial_value
-from mrcd.fleet.member import FleetMember
+from mrcd.fleet.member import RETRY_S, FleetMember
 from mrcd.fleet.source import FILE, FileSource, NoFile
 from tests.cluster_files import TWO, host
 
@@ -85,6 +85,12 @@ STORIES: dict[str, list[tuple[str, Any, Any]]] = {
     "the first file of all is on trial": [
         ("adopt", None, 2), ("trial", (6, NEW), True), ("adopt", 6, 3), ("trial", None, True), ("adopt", None, 2),
     ],
+    "a file is refused, another one is tried, and the trial ends": [
+        ("note", (5, NEW), True), ("adopt", 5, 3), ("note", (6, "bad ["), True),
+        ("refuse", "generation 6 in etcd: not valid TOML", None), ("trial", (7, TWO), True), ("adopt", 7, 2),
+        ("kept", 5, None), ("trial", None, True), ("refuse", "generation 6 in etcd: not valid TOML", None),
+        ("kept", 5, None), ("back", 5, 3), ("kept", 5, None), ("trial", None, False),
+    ],
     "a trial is refused": [
         ("note", (5, NEW), True), ("adopt", 5, 3), ("trial", (6, "bad ["), True),
         ("refuse", "generation 6 in etcd: not valid TOML", None), ("trial", (6, "bad ["), False), ("trial", None, True),
@@ -102,6 +108,18 @@ def test_the_file_that_a_host_runs(path: Path, steps: list[tuple[str, Any, Any]]
         elif what == "trial":
             source.note("12", None, FleetFile(*given) if given else None)
             assert source.has_news is expected
+        elif what == "kept":
+            source.keep()
+            kept = source_of(path).wanted
+            assert kept
+            assert kept.generation == given
+        elif what == "back":  # the file that etcd has stays refused
+            assert source.has_news
+            assert len(names(source)) == expected
+            adopt(source)
+            assert source.running
+            assert source.running.file
+            assert (source.running.file.generation, source.refusal is not None) == (given, True)
         elif what == "adopt":
             assert len(names(source)) == expected
             adopt(source)
@@ -353,6 +371,42 @@ def test_a_trial_ends_when_etcd_is_away(path: Path) -> None:
 
     asyncio.run(lose())
     assert generation(applied) == 5
+
+
+def test_a_host_that_cannot_go_back_tries_again(path: Path) -> None:
+    applied = Applied(path)
+    applied.take("1", Wanted(FleetFile(5, NEW)))
+    applied.take("1", Wanted(FleetFile(6, "bad [")))
+    applied.take("1", Wanted(FleetFile(6, "bad ["), Trial(FleetFile(7, TWO), ["h0"])))
+    assert generation(applied) == 7
+    applied.refuses = True
+    applied.take("1", Wanted(FleetFile(6, "bad [")))  # refused, and so is the way back
+    assert asyncio.run(applied.member.apply()) == RETRY_S
+    applied.refuses = False
+    asyncio.run(applied.member.apply())
+    assert (generation(applied), applied.member.brief()["refused"]["generation"]) == (5, 6)
+
+
+def test_a_host_that_cannot_go_back_to_the_file_of_all_tries_again(path: Path) -> None:
+    applied, file = Applied(path), FleetFile(5, NEW)
+    applied.take("1", Wanted(file))
+    applied.take("1", Wanted(file, Trial(FleetFile(6, TWO), ["h0"])))
+    applied.refuses = True
+    applied.take("1", Wanted(file))
+    assert (generation(applied), source_of(path).wanted) == (6, file)
+    applied.refuses = False
+    asyncio.run(applied.member.apply())
+    assert (generation(applied), applied.member.brief()["refused"]) == (5, None)
+
+
+def test_an_empty_etcd_ends_a_trial_and_a_new_one_may_begin_with_a_trial(path: Path) -> None:
+    applied = Applied(path)
+    applied.take("1", Wanted(FleetFile(5, NEW), Trial(FleetFile(6, TWO), ["h0"])))
+    applied.take("2", Wanted())
+    asyncio.run(applied.member.apply())
+    assert generation(applied) == 5
+    applied.take("2", Wanted(None, Trial(FleetFile(3, TWO), ["h0"])))
+    assert generation(applied) == 3
 
 
 def test_a_peer_that_was_reached_before_a_trial_is_lost(path: Path) -> None:

@@ -26,8 +26,8 @@ from mrcd.errors import DaemonError, MachineError, UsageError
 _MOST_NAMES = 5
 _STATES = {"behind": "behind", "refuses": "refusing it", "away": "away"}
 _POLL_S = (0.1, 1.0)  # between two looks at the reports; doubled up to the second
-_FIRST, _WATCH_S = 3, 10.0
-_TRIAL_MORE_S = 60  # a trial ends by itself so long after mrcctl should have ended it
+_FIRST = 3
+_LEAST_TRIAL_S = 30.0  # until the first hosts run a file, whatever --wait is
 _LEAST_TIMEOUT_S = 20.0  # the daemon may have to ask several endpoints
 _EPILOG = EPILOG.replace("this host sends, not those of other hosts", "any host sends")
 _wait_option = wait_option(30.0, "all hosts")
@@ -118,7 +118,9 @@ def tried(document: Document, generation: int) -> Progress:
         return Progress("the trial is over", False, ["the trial was ended by another command, or by its time"])
     hosts = [h for h in document["hosts"] if h["host"] in trial["hosts"]]
     current = sum(h["state"] == "current" for h in hosts)
-    lost = [f"{h['host']} has lost {some(h['lost_peers'])}" for h in hosts if h["lost_peers"]]
+    lost = [
+        f"{h['host']} has lost {some(h['lost_peers'])}" for h in hosts if h["lost_peers"] and h["state"] == "current"
+    ]
     why = [w for w in _late(hosts) if not w.startswith("behind")] + lost
     return Progress(f"{current} of {len(hosts)} first hosts run it: {some(trial['hosts'])}", current == len(hosts), why)
 
@@ -261,33 +263,39 @@ def allow(options: Options, /, wait: float, **given: Any) -> None:
     _wait(options, wait, answer, lambda d: allowed(d, answer["ended"]))
 
 
-def _try(options: Options, body: dict[str, Any], first: int, watch: float, wait: float) -> None:
-    """Have a few hosts run a file. Raises DaemonError, and takes it back, if one refuses it or loses a peer.
+def _put(options: Options, body: dict[str, Any]) -> Json:
+    return _client(options).post("/v1/fleet/file", body)
+
+
+def _put_staged(options: Options, body: dict[str, Any], first: int, watch: float | None, wait: float) -> Json:
+    """Have a few hosts run a file, then put it. Raises DaemonError, and takes it back, if it is not good.
 
     If mrcctl is killed, the trial ends by itself.
     """
-    client, for_s = _client(options), math.ceil(wait + watch) + _TRIAL_MORE_S
-    answer = client.post("/v1/fleet/trial", body | {"first": first, "for_s": for_s})
+    client, wait = _client(options), max(wait, _LEAST_TRIAL_S)
+    times = {"wait_s": wait} | ({} if watch is None else {"watch_s": watch})
+    answer = client.post("/v1/fleet/trial", body | {"first": first} | times)
     if not answer["hosts"]:
-        return
-    is_good = False
+        return _put(options, body)
+    is_put = False
     try:
-        why = _watch_trial(options, client, answer["generation"], watch, wait)
-        is_good = not why
+        why = _watch_trial(options, client, answer["generation"], answer["watch_s"], wait)
+        if not why:
+            done = _put(options, body)
+            is_put = True
+            return answer | {key: done[key] for key in ("generation", "sha256", "message")}
     finally:
-        if not is_good:
+        if not is_put:
             client.post("/v1/fleet/trial/end", {"lease": answer["lease"]})
-    if why:
-        raise DaemonError(
-            f"{'; '.join(why)}; {some(answer['hosts'])} went back to the file before, which the other hosts still run",
-            hint="correct the file; `mrcctl fleet put --first 0` gives it to all hosts at once",
-        )
+    raise DaemonError(
+        f"{'; '.join(why)}; {some(answer['hosts'])} went back to the file before, which the other hosts still run",
+        hint="correct the file; `mrcctl fleet put --first 0` gives it to all hosts at once",
+    )
 
 
 def _watch_trial(options: Options, client: Client, generation: int, watch: float, wait: float) -> Sequence[str]:
-    """Wait until the first hosts have run a file for `watch` seconds. Return what speaks against it."""
-    began, shown = options.monotonic_s(), ""
-    ran = math.inf  # since when all of them do
+    """Wait until the first hosts run a file, then `watch` seconds more. Return what speaks against it."""
+    began, ran, shown = options.monotonic_s(), math.inf, ""  # ran: since when all of them do
     while True:
         now = options.monotonic_s()
         try:
@@ -296,14 +304,13 @@ def _watch_trial(options: Options, client: Client, generation: int, watch: float
             progress = Progress(str(e.args[0]), False)
         if progress.why:
             return progress.why
-        if progress.done:
-            ran = min(ran, now)
         if progress.text != shown:
             click.echo(f"mrcctl: {progress.text}", err=True)
             shown = progress.text
-        if progress.done and now - ran >= watch:
+        ran = min(ran, now) if progress.done else math.inf
+        if now - ran >= watch:
             return ()
-        if now - began > wait + watch:
+        if not progress.done and now - began > wait + watch:
             return [f"not done after {now - began:.0f} s: {progress.text}"]
         options.clock.sleep(_POLL_S[0])
 
@@ -325,14 +332,12 @@ def _watch_trial(options: Options, client: Client, generation: int, watch: float
 @click.option(
     "--watch",
     type=click.FloatRange(0, 3600),
-    default=_WATCH_S,
     metavar="SECONDS",
-    show_default=True,
-    help="So long those must keep all their peers.",
+    help="So long those must keep all their peers; by default long enough to notice any that is lost.",
 )
 @_wait_option
 def put(
-    options: Options, file: Path, force: bool, if_generation: int | None, first: int, watch: float, wait: float
+    options: Options, file: Path, force: bool, if_generation: int | None, first: int, watch: float | None, wait: float
 ) -> None:
     """Check a cluster file, give it to a few hosts, then to all by etcd, and wait until all run it.
 
@@ -342,9 +347,8 @@ def put(
     """
     text = sys.stdin.read() if str(file) == "-" else _read(file)
     body = {"text": text, "force": force, "if_generation": if_generation}
-    if first and not force:
-        _try(options, body, first, watch, wait)
-    answer = _client(options).post("/v1/fleet/file", body)
+    staged = first and not force
+    answer = _put_staged(options, body, first, watch, wait) if staged else _put(options, body)
     _wait(options, wait, answer, lambda d: adopted(d, answer["generation"]))
 
 

@@ -18,6 +18,7 @@ CONFIG_DIFFERS = (Drop.BAD_VERSION, Drop.UNKNOWN_SENDER, Drop.BAD_EV, Drop.WRONG
 UNDELIVERED = (Drop.FIREWALL, Drop.REVERSE_PATH)
 REASONS = frozenset((*WRONG_KEY, *WRONG_CABLE, *CONFIG_DIFFERS, *UNDELIVERED))
 WINDOW_NS = 10_000_000_000
+ONE_OF = 100  # a firewall that drops less than one of so many packets is doing what it is there for
 LEAST = 3  # packets in a window; fewer are left over from a restart or a reload
 
 K = TypeVar("K")
@@ -71,13 +72,18 @@ class Memory:
         """Plane → OwnPlane.unroutable."""
         self.ways: Mapping[str, Way] = {}
         """Peer's name → the route that the kernel takes to it, where it is not mrcd's."""
-        self._refusals, self._arrivals = Growth[Drop](), Growth[int]()
+        self._refusals, self._arrivals, self._received = Growth[Drop](), Growth[int](), Growth[str]()
         self._plan: Plan | None = None
         self._grey_ns: NDArray[np.int64] | None = None  # when an EV was last out of use for a grey loss; 0: never
 
-    def note_counters(self, now_ns: int, drops: Mapping[str, int], unroutable: Mapping[int, int]) -> None:
-        """Takes the counters of Tables.drops, and of net.link_state by plane, once a second."""
-        self.refused = self._refusals.update(now_ns, by_reason(drops))
+    def note_counters(
+        self, now_ns: int, drops: Mapping[str, int], unroutable: Mapping[int, int], received: int = 0
+    ) -> None:
+        """Takes the counters of Tables.drops, of net.link_state by plane, and of what mrc0 received, once a second."""
+        found = self._refusals.update(now_ns, by_reason(drops))
+        most = self._received.update(now_ns, {"mrc0": received}).get("mrc0", 0)
+        few = [reason for reason in UNDELIVERED if found.get(reason, 0) * ONE_OF < most]
+        self.refused = {reason: n for reason, n in found.items() if reason not in few}
         self.unroutable = self._arrivals.update(now_ns, unroutable)
 
     def lately_grey(self, now_ns: int, plan: Plan, is_grey: NDArray[np.bool_]) -> NDArray[np.bool_] | None:

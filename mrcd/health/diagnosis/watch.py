@@ -14,7 +14,7 @@ from mrcd.health.diagnosis.rules import UNANSWERED, diagnose
 from mrcd.health.events import EventLog
 from mrcd.health.snapshot import Snapshot
 from mrcd.kernel.pinned import Tables
-from mrcd.net.link_state import unroutable_packets
+from mrcd.net.link_state import received_packets, unroutable_packets
 
 INTERVAL_S = 1.0
 _CONFIRMED = 2  # diagnoses in a row: EVs fail, and return, one after the other
@@ -49,7 +49,8 @@ class CauseWatch:
         Reads EVs when a state has changed, and in every tenth call: then only delays of a sample, if all EVs were good.
         """
         arrivals = {plane: unroutable_packets(name) for plane, name in enumerate(plan.interfaces)}
-        self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals)
+        received = received_packets(plan.config.overlay.interface)
+        self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals, received)
         known = *self.memory.refused, *self.memory.unroutable, *self.memory.ways.items()
         seen = (known, *_marks(Snapshot(tables, plan)))  # before the facts: what changes in between is read again
         facts = Facts(tables, plan, self.memory)

@@ -49,14 +49,11 @@ _SECURITYFS = Path("/sys/kernel/security")
 
 def lockdown(say: Say, results: Path) -> None:
     """Locks the kernel of a virtual machine down (kernel_lockdown(7)): what it refuses is left out, the rest works."""
-    if EVERY_DEVICE not in os.environ:
-        say(
-            "lockdown",
-            "confidentiality",
-            True,
-            "only in a guest: it lasts until the next boot",
-            cell="not had",
-        )
+    why = "" if EVERY_DEVICE in os.environ else "only in a guest: it lasts until the next boot"
+    if not features.kernel_has() & KernelHas.KERN_CTX:
+        why = "all programs read kernel memory before Linux 6.2"
+    if why:
+        say("lockdown", "confidentiality", True, why, cell="not had")
         return
     if not (_SECURITYFS / "lockdown").exists():
         subprocess.run(["mount", "-t", "securityfs", "none", str(_SECURITYFS)], check=True)
