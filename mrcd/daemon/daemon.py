@@ -52,6 +52,7 @@ from mrcd.view import documents, paths, running_file
 from mrcd.view.workers import Readers
 
 log = logging.getLogger("mrcd")
+_NEW_NS = 10_000_000_000
 _KEYS_S = 0.1  # between two looks at the keys that the peers accept
 
 
@@ -313,9 +314,11 @@ class Daemon:
         return is_detached(self.tables.node)
 
     def reached(self) -> dict[str, bool]:
-        """Returns for each peer whether it was heard lately, and not all EVs to it have failed or are denied."""
+        """Returns for each peer whether it was heard lately, and has an EV in use, or a new one."""
         s = self.view.snapshot()
-        is_alive = (s.state != enums.EvState.ASSUMED_BAD) & (s.state != enums.EvState.DENIED)
+        is_new = time.monotonic_ns() - s.evs["state_since_ns"].astype(np.int64) < _NEW_NS
+        is_alive = (s.state == enums.EvState.GOOD) | (s.state == enums.EvState.SKIP)
+        is_alive |= (s.state == enums.EvState.UNKNOWN) & is_new
         found = s.is_reachable & (is_alive & (s.evs["configured"] != 0)).any(axis=1)
         return {p.host.name: bool(is_reached) for p, is_reached in zip(self.plan.peers, found, strict=True)}
 

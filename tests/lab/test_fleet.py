@@ -162,7 +162,7 @@ def test_a_bad_file_is_refused_by_all_hosts_and_they_say_why(lab: Lab, whole: Et
 
 
 def test_a_file_that_costs_the_first_hosts_a_peer_is_taken_back(lab: Lab, whole: EtcdMembers) -> None:
-    text = fleet(lab, "h0", "get")["text"]
+    text = lab.state.cluster_file.read_text()
     good = put(lab, "h0", text)["generation"]
     tables = text.split("[[hosts]]")
     (far,) = (n for n, table in enumerate(tables) if 'name = "h3"' in table)
