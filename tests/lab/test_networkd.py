@@ -21,11 +21,18 @@ pytestmark = pytest.mark.skipif(not NETWORKD.exists(), reason="this machine has 
 _START = """
 mount -o remount,bind,ro /sys
 mount -t tmpfs none /run/systemd
+mkdir -p /run/dbus
+mount -t tmpfs none /run/dbus
 mkdir /run/systemd/network /run/systemd/networkd.conf.d
 cp "$1"/*.network /run/systemd/network
 cp "$1"/*.conf /run/systemd/networkd.conf.d
-exec "$2"
+dbus-daemon --system --nofork & bus=$!
+trap 'kill $bus' EXIT
+"$2" & networkd=$!
+trap 'kill $networkd $bus' TERM
+wait $networkd
 """
+ADDRESS = "fd77::1"
 
 
 @pytest.fixture
@@ -38,7 +45,8 @@ def two() -> Iterator[Lab]:
 def test_networkd_leaves_addresses_and_routes_alone_if_it_is_told_so(two: Lab, tmp_path: Path, is_told: bool) -> None:
     files = tmp_path / "files"
     files.mkdir()
-    (files / "20-planes.network").write_text(KEPT if is_told else PLANES)
+    planes = files / "20-planes.network"
+    planes.write_text(KEPT if is_told else PLANES)
     (files / "mrcd.conf").write_text((DEPLOY / "networkd.conf").read_text() if is_told else "")
     if is_told:
         (files / "10-mrcd.network").write_text((DEPLOY / "mrc0.network").read_text())
@@ -46,10 +54,14 @@ def test_networkd_leaves_addresses_and_routes_alone_if_it_is_told_so(two: Lab, t
     with log.open("w") as changes:
         monitor = two.popen("h0", ["ip", "-6", "monitor", "route", "address"], stdout=changes)
         words = ["unshare", "-m", "sh", "-ec", _START, "sh", str(files), str(NETWORKD)]
-        networkd = two.popen("h0", words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        networkd = two.popen("h0", words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            links = Path(f"/proc/{networkd.pid}/root/run/systemd/netif/links")
-            wait_until("networkd has set up the plane NICs", lambda: _configured(two, links))
+            wait_until("networkd has set up the plane NICs", lambda: _configured(two, networkd.pid))
+            # It sets them up anew, now that it knows all routes: as at a start with udev.
+            file = Path(f"/proc/{networkd.pid}/root/run/systemd/network", planes.name)
+            file.write_text(f"{planes.read_text()}Address={ADDRESS}/128\n")
+            two.exec("h0", ["nsenter", f"--target={networkd.pid}", "--mount", "networkctl", "reload"], check=True)
+            wait_until("it has done so", lambda: ADDRESS in log.read_text())
         finally:
             for process in (networkd, monitor):
                 process.terminate()
@@ -60,8 +72,9 @@ def test_networkd_leaves_addresses_and_routes_alone_if_it_is_told_so(two: Lab, t
     two.exec("h0", ["ping", "-c4", "-i0.01", "-W1", "10.99.0.2"], check=True)
 
 
-def _configured(lab: Lab, links: Path) -> bool:
+def _configured(lab: Lab, pid: int) -> bool:
     """Returns whether networkd says so of all plane NICs."""
+    links = Path(f"/proc/{pid}/root/run/systemd/netif/links")
     numbers = [plane["ifindex"] for plane in mrcctl(lab, "h0", "status")["planes"]]
     try:
         return all("ADMIN_STATE=configured\n" in (links / str(n)).read_text() for n in numbers)
