@@ -20,7 +20,6 @@ from mrcd.errors import MachineError
 from tests.lab import fault_table
 from tests.lab.conftest import a_lab, mrcctl, wait_until
 from tests.lab.fault_table import CASES, LAB, POLL_S, RATE, Case, Diagnoses, diagnoses, others, wait_until_well
-from tests.lab.flows import tcp_flow
 
 BY_NAME = {case.name: case for case in CASES}
 FIRST_LINES = 3  # of `mrcctl status`, which must name cause and target
@@ -133,37 +132,6 @@ def test_a_dead_t1_is_one_event_when_it_begins_and_one_when_it_ends(lab: Lab) ->
     wait_until("h0 tells of its end", lambda: fault_events(lab, "h0", seen)[-1][2] == "gone")
     assert len(failed) > 1
     assert fault_events(lab, "h0", seen) == [("t1", "t1:0:1", "present"), ("t1", "t1:0:1", "gone")]
-    wait_until_well(lab)
-
-
-@pytest.mark.parametrize(
-    ("switch", "target"), [("t0-1-0", "t0:1:0"), ("t0-1-1", "t0:1:1")], ids=["own T0", "peer's T0"]
-)
-def test_a_small_mtu_on_the_way_is_one_of_what_is_named(lab: Lab, switch: str, target: str) -> None:
-    links = json.loads(lab.exec(switch, ["ip", "-j", "link"], check=True).stdout)
-    ports = [link["ifname"] for link in links if link["ifname"] != "lo"]
-
-    def set_mtu(mtu: int) -> None:
-        for port in ports:
-            lab.exec(switch, ["ip", "link", "set", port, "mtu", str(mtu)], check=True)
-
-    def are_large() -> bool:
-        paths = mrcctl(lab, "h0", "paths", "--peer", "h2", "--plane", "1")
-        return all(p["tx_bytes"] > 4000 * p["tx_packets"] for p in paths)
-
-    def named() -> Document | None:
-        causes = mrcctl(lab, "h0", "status")["diagnosis"]
-        assert all(c["cause"] == "loss" for c in causes), causes
-        return next((c for c in causes if target in (c["target"], *c["or_targets"])), None)
-
-    try:
-        with tcp_flow(lab):
-            wait_until("most packets to h2 are large", are_large)
-            set_mtu(1500)
-            cause = wait_until("h0 names it", named)
-            assert "--size 9100` tells whether only large packets are lost" in cause["do"]
-    finally:
-        set_mtu(9100)
     wait_until_well(lab)
 
 

@@ -74,14 +74,6 @@ def only_h3_has_traffic() -> Host:
     return h.put("evs.last_tx_ns", slice(1, None), h.now - 300 * S).put("evs.last_tx_ns", 3, h.now)
 
 
-def large_packets_are_lost(large: int = 9000, small: int = 200) -> Host:
-    """Returns a host that sends packets of one size to h4, which are lost on plane 1, and of another to all others."""
-    h = Host().set("nic:h4:1", GONE | {"reason": Reason.LOSS})
-    h.evs["tx_packets"], h.evs["tx_bytes"] = 100, 100 * small
-    h.evs["tx_bytes"][4] = 100 * large
-    return h
-
-
 def loss_lately(returned_s: float = 60, everywhere: bool = False) -> Host:
     """Returns a host whose EVs over a link lost something 5 s ago, and returned `returned_s` ago."""
     h = Host().set("ev:h6:7", LOSSY)
@@ -181,11 +173,6 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
     "lossy NIC": (lambda: Host().set("nic:h4:1", LOSSY), ["loss nic:h4:1"], []),
     "lossy EV": (lambda: Host().set("ev:h3:6", LOSSY), ["loss ev:h3:6"], []),
     "only EVs with traffic show loss": (only_h3_has_traffic, ["loss t1:1:2 or link:1:0:2 or link:1:1:2"], []),
-    "large packets are lost, small ones are not": (
-        large_packets_are_lost, ["loss nic:h0:1 or t0:1:0 or t0:1:1 or nic:h4:1"],
-        ["`mrcctl probe h4 --ev 4 --size 9100` tells whether only large packets are lost: compare MTUs"]),
-    "packets of one size are lost": (lambda: large_packets_are_lost(small=9000), ["loss nic:h4:1"], []),
-    "all packets are small": (lambda: large_packets_are_lost(large=900, small=100), ["loss nic:h4:1"], []),
     "a lossy T1 whose EVs failed in part": (
         lambda: Host().set("t1:1:2", LOSSY).set("link:1:1:2", GONE | {"reason": Reason.LOSS}),
         ["loss t1:1:2 or link:1:0:2"], []),

@@ -34,7 +34,6 @@ _UNPROBED_NS = 5_000_000_000  # a new EV that answers no probe for so long has f
 _UNANSWERED = 4  # probes
 _IDLE_NS = 64_000_000_000  # the longest window of the grey-loss test
 _FEW = 4  # one of so many
-_ANY_MTU = 1280  # bytes, which each IPv6 link carries (RFC 8200 §5)
 _SAMPLE = 64  # peers whose EVs' delays are always read; those of all peers only if some of these are slow
 
 
@@ -99,7 +98,6 @@ class Facts(Snapshot):
         self.refused: Mapping[Drop, int] = memory.refused if memory else {}
 
         self.ways: Mapping[str, Way] = memory.ways if memory else {}
-        self.is_by_size = False  # EVs with small packets lose less
 
         def own_plane(plane: int, name: str) -> OwnPlane:
             is_up, unroutable = bool(mask >> plane & 1), memory.unroutable.get(plane, 0) if memory else 0
@@ -185,10 +183,6 @@ class Facts(Snapshot):
             is_lossy = np.isin(reasons, (Reason.LOSS, Reason.GREY_LOSS))
             verdicts[peers[is_lossy], numbers[is_lossy]] = Verdict.LOSSY
             is_grey[peers, numbers] = reasons == Reason.GREY_LOSS
-            if (is_heavy := reasons == Reason.LOSS).any():
-                has_small = self._carries_small(peers[is_heavy], numbers[is_heavy]) & (verdicts == Verdict.GOOD)
-                verdicts[has_small] = Verdict.IDLE
-                self.is_by_size = bool(has_small.any())
         is_lately_grey = self._memory.lately_grey(now, self.plan, is_grey) if self._memory else None
         if is_lately_grey is not None:
             verdicts[(verdicts == Verdict.GOOD) & is_lately_grey] = Verdict.LOSSY
@@ -214,15 +208,6 @@ class Facts(Snapshot):
         is_loaded = (verdicts == Verdict.GOOD) & ~is_idle
         has_lost = is_loaded & (lost_ns > self.since_ns.astype(np.int64)) & (now - lost_ns < _IDLE_NS)
         return np.asarray(is_idle | has_lost if _FEW * has_lost.sum() <= is_loaded.sum() else is_idle)
-
-    def _carries_small(self, peers: Ints, numbers: Ints) -> Bools:
-        """Returns which EVs carried packets of at most half the mean size of those on these EVs, which lose much.
-
-        They do not show that larger packets get through: an MTU on the way may be the cause.
-        """
-        size = self.evs["tx_bytes"] / np.maximum(self.evs["tx_packets"], 1)
-        lost_size = float(np.median(size[peers, numbers]))
-        return np.asarray(2 * size <= lost_size) if lost_size > _ANY_MTU else np.zeros(size.shape, bool)
 
     def _with_slow(self, verdicts: NDArray[np.uint8], which: slice) -> NDArray[np.uint8]:
         """Returns the verdicts of some of the peers, with SLOW for EVs that are slower than the peer's fastest.

@@ -130,9 +130,6 @@ def _next_step(facts: Facts, e: Element, nature: Nature) -> str:
         return f"look for a full or long link: `mrcctl paths --peer {peer}`, column RTT"
     if facts.encapsulation == "ecmp":
         return f"`mrcctl probe {peer} --ev {ev}` confirms it"
-    if nature is Nature.LOSSY and facts.is_by_size:
-        size = facts.plan.config.cluster.mtu
-        return f"`mrcctl probe {peer} --ev {ev} --size {size}` tells whether only large packets are lost: compare MTUs"
     count = " --count 500" if nature is Nature.LOSSY else ""
     use = "tells which it is" if _is_told_by_trace(facts, e) else "confirms it"
     return f"`mrcctl trace {peer} --ev {ev}{count}` {use}"
