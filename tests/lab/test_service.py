@@ -176,7 +176,7 @@ def _state(machine: Machine) -> list[str]:
     """Returns what no ordinary user may change: mrcd's process, files, programs, routes and denials."""
     looks = (
         "find /run/mrcd /var/lib/mrcd /sys/fs/bpf/mrcd -printf '%p %u %m\\n' | sort",
-        "ip route show proto 77; ip -6 route show proto 77; ip -o link show mrc0 | cut -d' ' -f1-5",
+        "(ip route show proto 77; ip -6 route show proto 77) | grep mrc0; ip -o link show mrc0 | cut -d' ' -f1-5",
         "mrcctl denials --json",
         "sha256sum /etc/mrcd/mrcd.toml",
     )
