@@ -158,7 +158,7 @@ def test_version_says_that_a_running_daemon_does_not_answer(mrcctl: Callable[...
 class StandIn:
     """Stands in for the daemon, its servers, its reloader and its part in a fleet."""
 
-    denials = reload = None
+    denials = reload = reached = None
 
     def __init__(self, *_: object) -> None:
         self.events, self.routed, self.admin_lock = EventLog(), asyncio.Event(), asyncio.Lock()
