@@ -73,10 +73,8 @@ def _undelivered(facts: Facts) -> Iterator[Cause]:
     mrc0 = facts.plan.config.overlay.interface
     if said := memory.named(facts.refused, memory.UNDELIVERED):
         sentence = f"{facts.host} drops packets that {mrc0} has received: {said} in the last seconds"
-        by_firewall, by_filter = (facts.refused.get(reason) for reason in memory.UNDELIVERED)
-        shows = ["`nft list ruleset`"] * bool(by_firewall) + [f"`sysctl net.ipv4.conf.{mrc0}.rp_filter`"] * bool(
-            by_filter
-        )
+        commands = "`nft list ruleset`", f"`sysctl net.ipv4.conf.{mrc0}.rp_filter`"
+        shows = [c for reason, c in zip(memory.UNDELIVERED, commands, strict=True) if facts.refused.get(reason)]
         do = f"{' and '.join(shows)}: let {mrc0} pass, unless it is meant"
         yield Cause(Kind.UNDELIVERED, f"host:{facts.host}", sentence, do, Confidence.CERTAIN, Share())
 
