@@ -29,6 +29,8 @@ TARGETS = (
     *("basic", "sysinit", "multi-user", "network", "network-pre", "network-online", "paths", "slices", "sockets"),
     *("timers", "local-fs", "local-fs-pre", "swap", "shutdown", "umount", "final"),
 )
+# The test runner's own is not used: its first python3 may be one in root's home, which no other user can run.
+ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8")
 BOOT = """
 set -e
 mount --make-rprivate /
@@ -143,8 +145,9 @@ class Machine:
             (wants / name).symlink_to(f"/etc/systemd/system/{name}")
 
     def enter(self) -> list[str]:
-        """Returns the command prefix that runs a command in the machine."""
-        return ["nsenter", f"--target={self._pid}", "--mount", "--pid", "--uts", "--cgroup", "--net", "--wd=/", "--"]
+        """Returns the command prefix that runs a command in the machine, with the environment of a login there."""
+        namespaces = ["--mount", "--pid", "--uts", "--cgroup", "--net"]
+        return ["nsenter", f"--target={self._pid}", *namespaces, "--wd=/", "--", "env", "-i", *ENVIRONMENT]
 
     def run(self, *argv: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Runs a command in the machine."""
