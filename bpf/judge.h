@@ -18,8 +18,9 @@
 #define BURSTS_PER_PERIOD 16 /* probe bursts, at most, per overdue_us */
 #define CONGESTED_NS 1000000000ULL /* a congestion mark expires so long after the EV's last packet */
 #define BURST_PROBES 16 /* probes per report, divided among the lagging EVs */
-/* EVs that lag on several T1s fail no sooner: a receiving CPU may stand still, and these EVs' packets wait for it. Other
- * CPUs answer meanwhile. Traffic has left these EVs at once, so waiting costs nothing.
+/* EVs that lag on several T1s fail no sooner, and their losses are sure no sooner: a receiving CPU may stand still, and
+ * these EVs' packets wait for it. Other CPUs answer meanwhile. Traffic has left these EVs at once, so waiting costs
+ * nothing.
  */
 #define STALL_MAX_NS 100000000ULL
 
@@ -299,7 +300,7 @@ static long judge_ev(__u64 i, void *context)
 		j->changed |= rank_at(index, ~0u) != was;
 		return 0;
 	}
-	confirm_losses(stats, j->now);
+	confirm_losses(stats, j->now, overdue_ns(j) / 2);
 	add_to_plane(j, ev, stats);
 	if (stats->confirmed_losses >= (settings.loss_any ? 1 : settings.loss_samples)) {
 		j->evs.above_limit++;

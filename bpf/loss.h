@@ -38,10 +38,10 @@ static __always_inline void add_window_losses(struct mrc_path_stats *stats, __u3
 	stats->window_losses += losses;
 }
 
-/* Confirm the losses that have been known for half of overdue_us: late packets would have arrived by now. */
-static __always_inline void confirm_losses(struct mrc_path_stats *stats, __u64 now)
+/* Confirm the losses that have been known for `late_ns`: late packets would have arrived by now. */
+static __always_inline void confirm_losses(struct mrc_path_stats *stats, __u64 now, __u64 late_ns)
 {
-	if (!aged(now, stats->pending_losses_ns, settings.overdue_us * NS_PER_US / 2))
+	if (!aged(now, stats->pending_losses_ns, late_ns))
 		return;
 	stats->confirmed_losses = stats->pending_losses;
 	stats->pending_losses = stats->window_losses;

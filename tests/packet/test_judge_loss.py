@@ -8,7 +8,7 @@ import pytest
 from mrcd.kernel.enums import EvState, Histogram, Reason
 from tests.packet.clock import MS, advance, now
 from tests.packet.packets import EVS, H2
-from tests.packet.reports import EVERY, LOSSES, WINDOW, Reporter, events, others, state
+from tests.packet.reports import EVERY, LOSSES, PAST_REORDERING_MS, WINDOW, Reporter, events, others, state
 from tests.packet.rig import Bench, Setup
 
 pytestmark = pytest.mark.root
@@ -75,6 +75,32 @@ def test_a_plane_is_left_before_each_of_its_evs_has_lost_enough(bench: Bench, r:
         r.pass_through(chance, dict.fromkeys(plane, 0.05), 5)
     r.quiet(6)
     assert condemned(bench) == plane
+
+
+@ruled()
+def test_a_slow_receiving_cpu_fails_no_plane(bench: Bench, r: Reporter) -> None:
+    """Most packets of a plane wait for it up to 40 ms, again and again. Other CPUs answer meanwhile."""
+    plane = EVERY[4:8]
+    for _ in range(4):
+        packets, probes = dict.fromkeys(plane, 0), dict.fromkeys(plane, 0)
+        for _ in range(40 // PAST_REORDERING_MS):
+            r.send_all(8, lose=tuple(plane))
+            for ev in plane:
+                r.packets[ev] += 1
+                packets[ev] += 7
+                probes[ev] += r.burst(ev, 0)
+            advance(PAST_REORDERING_MS * MS)
+            request = r.request_report(arrives=False)
+            if request.ev in plane:
+                probes[request.ev] += 1
+                continue
+            r.probes[request.ev] += 1
+            r.deliver(r.reply(request))
+        for ev in plane:
+            r.packets[ev] += packets[ev]
+            r.probes[ev] += probes[ev]
+        r.quiet()
+    assert (condemned(bench), bench.usable(H2)) == ([], EVERY)
 
 
 @wide
