@@ -3,7 +3,8 @@
 
 import asyncio
 from dataclasses import replace
-from ipaddress import ip_network
+from functools import partial
+from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
@@ -14,7 +15,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.net.messages import Hop, Route
 from mrcd.net.netlink import Netlink
 from mrcd.net.way import Way
-from tests.packet.wires import Namespace
+from tests.packet.wires import Namespace, until
 from tests.packet.witness import as_root, run, sync_on
 from tests.unit.diagnosed_host import text
 
@@ -29,6 +30,10 @@ def planned(*prefixes: str) -> Plan:
     return topology.plan(cluster_file.parse(file.replace("10.0.0.1/32", f'{OWN[4]}/32", "{OWN[6]}/128')), "h0")
 
 
+def has_local_route(ns: Namespace, at: str) -> bool:
+    return f"local {at} " in ns.ip(f"-{ip_address(at).version}", "route", "show", "table", "local")
+
+
 def wrong(ns: Namespace, prefix: str, *commands: str) -> Way | None:
     """Returns the way to a peer that is not mrcd's, after these ip commands; None if it is mrcd's."""
     version = ip_network(prefix).version
@@ -40,6 +45,9 @@ def wrong(ns: Namespace, prefix: str, *commands: str) -> Way | None:
         await sync_on(netlink, [route, replace(route, metric=4000, hops=(Hop(links["p1"].ifindex),))])
         for command in commands:
             ns.ip(f"-{version}", *command.split())
+            if command.startswith("addr add"):  # Linux adds the local route of an IPv6 address some time later
+                at = str(ip_interface(command.split()[2]).ip)
+                until("the address is local", partial(has_local_route, ns, at))
         plan = planned(prefix)
         ways = PeerWays(netlink, asyncio.Lock(), lambda _: [route], lambda: repairs.append("repair"))
         for _ in range(2):
