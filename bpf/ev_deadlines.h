@@ -21,9 +21,9 @@ struct tick {
 	struct mrc_peer *peer;
 	__u8 changed; /* the peer's usable EVs must be computed again */
 	__u8 probed; /* the peer was probed in this tick */
-	__u8 overdrew; /* a failed EV was probed in this tick, although the budget was spent */
 	__u8 detached; /* this host's data plane or the peer's is detached: missing answers say nothing */
 	__u8 resizes; /* 1 = the packet's length can be changed */
+	__u32 unpaid; /* EVs out of use whose probes were due in this tick while the budget was spent: the first is probed */
 };
 
 /* Have the peer served by `ns` at the latest. */
@@ -170,7 +170,7 @@ __noinline int serve_hold_down(__u32 index, __u64 now, int answers)
 static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
 	__u32 host_id = t->sweep.request.host_id, state = ev->state;
-	int hold_down = HOLD_DOWN_GOES_ON, is_spent;
+	int hold_down = HOLD_DOWN_GOES_ON;
 
 	if (state == MRC_EV_ASSUMED_BAD)
 		hold_down = serve_hold_down(ev_index(host_id, number), t->clock->now_ns, can_answer(t, ev));
@@ -187,19 +187,19 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 		set_peer_due(t, stats->probe_after_ns);
 		return;
 	}
-	is_spent = t->clock->budget <= budget_reserve(); /* the rest is reserved for the sweeps */
-	/* One EV per tick all the same: where CPUs are busy, suspicion spends all of the budget for as long as they are. */
-	if (is_spent && t->overdrew) {
+	/* The rest is reserved for the sweeps. One EV per tick is probed all the same: where CPUs are busy, suspicion spends
+	 * all of the budget for as long as they are.
+	 */
+	if (t->clock->budget <= budget_reserve() && t->unpaid++) {
 		/* Not in each tick, because thousands of EVs can wait, and not all in the same tick. */
 		set_peer_due(t, t->clock->now_ns + TICK_NS * (1 + t->clock->now_ns / NS_PER_US % 8));
 		return;
 	}
-	t->overdrew |= is_spent;
 	if (stats->good || stats->reply_seq == ev->probe_seq)
 		stats->backoff = 0;
 	retry_ev(t, ev, stats, number);
 	stats->probe_after_ns = t->clock->now_ns +
-				(state == MRC_EV_DENIED || is_spent ? settings.probe_backoff_us * NS_PER_US :
+				(state == MRC_EV_DENIED || t->unpaid ? settings.probe_backoff_us * NS_PER_US :
 							  backoff_ns(stats->backoff, settings.probe_interval_us,
 								     settings.probe_backoff_us));
 	stats->backoff += stats->backoff < 31;
