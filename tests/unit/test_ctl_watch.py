@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from click.testing import Result
 from mrcd.ctl import rates
 from mrcd.ctl.commands import peers, watch
 from mrcd.ctl.rates import Sample
+from mrcd.ctl.terminal.screen import Screen
 from tests.unit.canned_daemon import BAD_PATH, EVENT, PATH, PEER, Daemon
 
 
@@ -236,3 +238,30 @@ def test_lines_of_json(mrcctl: Callable[..., Result], daemon: Daemon) -> None:
     assert [p["tx_packets_per_s"] for p in (first["peers"][0], second["peers"][0])] == [0, 0]
     assert [(p["ev"], p["state"]) for p in second["worst"]] == [(6, "ASSUMED_BAD")]
     assert (first["worst"][0]["tx_packets_per_s"], second["worst"][0]["tx_packets_per_s"]) == (None, 0)
+
+
+def test_a_signal_may_draw_while_the_screen_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ctrl-Z does: the first drawing waits for its reader, and the signal comes in the middle."""
+    source, sink = os.pipe()
+    seen: list[bytes] = []
+    monkeypatch.setattr(sys, "stdout", os.fdopen(sink, "w", encoding="utf-8"))
+    screen = Screen()
+
+    def read() -> None:
+        while select.select([], [sink], [], 0)[1]:
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        while not seen or b"last" not in seen[-1]:
+            seen.append(os.read(source, 1 << 20))
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: screen.draw(["by the signal"]))
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        screen.draw(["x" * (1 << 20)])
+        screen.draw(["last"])
+        reader.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        os.close(source)
+    assert b"by the signal" in b"".join(seen)

@@ -84,8 +84,10 @@ class Screen:
         return False
 
     def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        """Write at once, and not by sys.stdout: its buffer refuses what Ctrl-Z writes in the middle of a write."""
+        left = text.encode(sys.stdout.encoding, "replace")
+        while left:
+            left = left[os.write(sys.stdout.fileno(), left) :]
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
