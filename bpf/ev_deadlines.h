@@ -23,7 +23,7 @@ struct tick {
 	__u8 probed; /* the peer was probed in this tick */
 	__u8 detached; /* this host's data plane or the peer's is detached: missing answers say nothing */
 	__u8 resizes; /* 1 = the packet's length can be changed */
-	__u32 unpaid; /* EVs out of use whose probes were due in this tick while the budget was spent: the first is probed */
+	__u32 unpaid; /* failed EVs whose probes were due in this tick while the budget was spent: the first is probed */
 };
 
 /* Have the peer served by `ns` at the latest. */
@@ -187,10 +187,10 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 		set_peer_due(t, stats->probe_after_ns);
 		return;
 	}
-	/* The rest is reserved for the sweeps. One EV per tick is probed all the same: where CPUs are busy, suspicion spends
-	 * all of the budget for as long as they are.
+	/* The rest is reserved for the sweeps. One failed EV per tick is probed all the same: where CPUs are busy, suspicion
+	 * spends all of the budget for as long as they are.
 	 */
-	if (t->clock->budget <= budget_reserve() && t->unpaid++) {
+	if (t->clock->budget <= budget_reserve() && (state != MRC_EV_ASSUMED_BAD || t->unpaid++)) {
 		/* Not in each tick, because thousands of EVs can wait, and not all in the same tick. */
 		set_peer_due(t, t->clock->now_ns + TICK_NS * (1 + t->clock->now_ns / NS_PER_US % 8));
 		return;

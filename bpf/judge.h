@@ -18,9 +18,8 @@
 #define BURSTS_PER_PERIOD 16 /* probe bursts, at most, per overdue_us */
 #define CONGESTED_NS 1000000000ULL /* a congestion mark expires so long after the EV's last packet */
 #define BURST_PROBES 16 /* probes per report, divided among the lagging EVs */
-/* EVs that lag on several T1s fail no sooner, and their losses are sure no sooner: a receiving CPU may stand still, and
- * these EVs' packets wait for it. Other CPUs answer meanwhile. Traffic has left these EVs at once, so waiting costs
- * nothing.
+/* While EVs lag on several T1s, none fails sooner by its lag, and losses are sure after half of this time: a receiving
+ * CPU may stand still, and packets wait for it. Other CPUs answer meanwhile. Traffic has left EVs that lag at once.
  */
 #define STALL_MAX_NS 100000000ULL
 

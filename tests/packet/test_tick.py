@@ -495,19 +495,22 @@ def test_an_idle_timeout_sweeps_at_once_even_beyond_the_budget(bench: Bench, wir
 
 
 def test_while_the_budget_is_spent_one_failed_ev_per_tick_is_probed(h2_bench: Bench) -> None:
-    """Each in its turn, so that all of them heal however long CPUs are too busy for a whole budget."""
-    failed = EVERY[4:8]
+    """Each in its turn, so that they heal although CPUs stay too busy for a whole budget. Denied EVs wait."""
+    denied, failed = EVERY[:4], EVERY[4:8]
     run_tick(h2_bench)
+    h2_bench.set_state(H2, DENIED, *denied)
     h2_bench.set_state(H2, ASSUMED_BAD, *failed)
     counts = []
     for _ in range(150):  # three seconds
         h2_bench.tables.clock["budget"] = -HEALTH.idle_probes
-        before = h2_bench.tables.evs["probe_seq"][H2, failed].copy()
+        before = h2_bench.tables.evs["probe_seq"][H2].copy()
         run_tick(h2_bench, 20)
         record_all_answers(h2_bench)
-        counts.append(h2_bench.tables.evs["probe_seq"][H2, failed] - before)
-    assert np.sum(counts, axis=1).max() == 1
-    assert np.sum(counts, axis=0).min() >= 3
+        counts.append(h2_bench.tables.evs["probe_seq"][H2] - before)
+    probes = np.array(counts)
+    assert probes[:, failed].sum(axis=1).max() == 1
+    assert probes[:, failed].sum(axis=0).min() >= 3
+    assert not probes[:, denied].any()
 
 
 def test_the_budget_stays_between_a_debt_of_a_second_and_half_a_second(bench: Bench) -> None:
