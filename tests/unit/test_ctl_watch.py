@@ -264,4 +264,5 @@ def test_a_signal_may_draw_while_the_screen_is_drawn(monkeypatch: pytest.MonkeyP
     finally:
         signal.signal(signal.SIGUSR1, before)
         os.close(source)
+        sys.stdout.close()
     assert b"by the signal" in b"".join(seen)
