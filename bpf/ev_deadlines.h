@@ -12,6 +12,10 @@
  * probes: packets overtake each other, by more where CPUs are busy.
  */
 #define LATE_NS (2 * TICK_NS)
+/* While the budget is spent, a peer with failed EVs is due again after one to so many TICK_NS. A prime: times are often
+ * multiples of others.
+ */
+#define UNPAID_TICKS 7
 
 /* A tick: the work area of one run. */
 struct tick {
@@ -23,7 +27,7 @@ struct tick {
 	__u8 probed; /* the peer was probed in this tick */
 	__u8 detached; /* this host's data plane or the peer's is detached: missing answers say nothing */
 	__u8 resizes; /* 1 = the packet's length can be changed */
-	__u32 unpaid; /* failed EVs whose probes were due in this tick while the budget was spent: the first is probed */
+	__u8 unpaid; /* 1 = a failed EV was probed in this tick although the budget was spent */
 };
 
 /* Have the peer served by `ns` at the latest. */
@@ -166,6 +170,26 @@ __noinline int serve_hold_down(__u32 index, __u64 now, int answers)
 	return HOLD_DOWN_OVER;
 }
 
+/* Return 1 if a failed EV may be probed although the budget is spent: one of the host's per TICK_NS. EVs take turns by
+ * their number, and a new round begins when no peer that waits has a higher one. A global function: its stack is its own.
+ */
+__noinline int takes_unpaid_turn(__u32 number)
+{
+	struct mrc_clock *clock = tick_clock();
+	__u16 ms, age_ms;
+
+	if (!clock)
+		return 0;
+	ms = clock->now_ns / NS_PER_MS;
+	age_ms = ms - clock->unpaid_ms;
+	if (age_ms < TICK_NS / NS_PER_MS ||
+	    (number < clock->unpaid_from && age_ms < (UNPAID_TICKS + 1) * TICK_NS / NS_PER_MS))
+		return 0;
+	clock->unpaid_ms = ms;
+	clock->unpaid_from = number + 1;
+	return 1;
+}
+
 /* Serve an EV that failed, is new or is denied: return it after its hold-down, else probe it when a probe is due. */
 static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
@@ -187,13 +211,17 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 		set_peer_due(t, stats->probe_after_ns);
 		return;
 	}
-	/* The rest is reserved for the sweeps. One failed EV per tick is probed all the same: where CPUs are busy, suspicion
+	/* The rest is reserved for the sweeps. Some failed EVs are probed all the same: where CPUs are busy, suspicion
 	 * spends all of the budget for as long as they are.
 	 */
-	if (t->clock->budget <= budget_reserve() && (state != MRC_EV_ASSUMED_BAD || t->unpaid++)) {
-		/* Not in each tick, because thousands of EVs can wait, and not all in the same tick. */
-		set_peer_due(t, t->clock->now_ns + TICK_NS * (1 + t->clock->now_ns / NS_PER_US % 8));
-		return;
+	if (t->clock->budget <= budget_reserve()) {
+		if (state != MRC_EV_ASSUMED_BAD || !takes_unpaid_turn(number)) {
+			/* Not in each tick, because thousands of EVs can wait, and not all in the same tick. */
+			set_peer_due(t, t->clock->now_ns +
+						TICK_NS * (1 + (t->clock->now_ns / NS_PER_US + host_id) % UNPAID_TICKS));
+			return;
+		}
+		t->unpaid = 1;
 	}
 	if (stats->good || stats->reply_seq == ev->probe_seq)
 		stats->backoff = 0;

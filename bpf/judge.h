@@ -79,6 +79,16 @@ static __always_inline __u64 overdue_ns(const struct judging *j)
 	return (j->scattered || j->reports->scattered) && usual_ns < STALL_MAX_NS ? STALL_MAX_NS : usual_ns;
 }
 
+/* Return how long a loss must be known until it is sure. Not so long that it has left the loss window by then. */
+static __always_inline __u64 late_ns(const struct judging *j)
+{
+	__u64 usual_ns = settings.overdue_us * NS_PER_US / 2, most_ns = settings.loss_window_us * NS_PER_US / 4;
+	__u64 ns = overdue_ns(j) / 2;
+
+	most_ns = most_ns > usual_ns ? most_ns : usual_ns;
+	return ns < most_ns ? ns : most_ns;
+}
+
 /* Handle a lagging EV: leave it, have it probed, and mark it ASSUMED_BAD when enough bursts are lost. */
 static __always_inline void suspect(struct judging *j, struct mrc_ev *ev, struct mrc_path_stats *stats, __u32 number)
 {
@@ -299,7 +309,7 @@ static long judge_ev(__u64 i, void *context)
 		j->changed |= rank_at(index, ~0u) != was;
 		return 0;
 	}
-	confirm_losses(stats, j->now, overdue_ns(j) / 2);
+	confirm_losses(stats, j->now, late_ns(j));
 	add_to_plane(j, ev, stats);
 	if (stats->confirmed_losses >= (settings.loss_any ? 1 : settings.loss_samples)) {
 		j->evs.above_limit++;

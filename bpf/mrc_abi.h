@@ -261,8 +261,10 @@ struct mrc_clock {
 	__u64 now_ns; /* when it began to serve the peer */
 	__u64 wait_ns; /* time to the next tick */
 	__u64 due_ns; /* when the peer is due next */
-	__u32 linked; /* planes with a link at both ends */
-	__u32 at; /* EV at which the search for the next one begins; or the T1 failure in hand (neighbours.h) */
+	__u16 linked; /* planes with a link at both ends */
+	__u16 unpaid_ms; /* when a failed EV was last probed beyond the budget; low bits */
+	__u16 unpaid_from; /* EV at which the next turn to do so begins */
+	__u16 at; /* EV at which the search for the next one begins; or the T1 failure in hand (neighbours.h) */
 };
 _Static_assert(sizeof(struct mrc_clock) == 96, "mrc_clock has no padding");
 

@@ -103,6 +103,16 @@ def test_a_slow_receiving_cpu_fails_no_plane(bench: Bench, r: Reporter) -> None:
     assert (condemned(bench), bench.usable(H2)) == ([], EVERY)
 
 
+@pytest.mark.parametrize("bench", [Setup(health=f"loss_window_ms = {ms}") for ms in (60, 200)], indirect=True)
+def test_evs_of_several_t1s_that_go_on_losing_fail(bench: Bench, r: Reporter) -> None:
+    """Losses are sure later while EVs of several T1s lag, yet not so late that they have left the loss window."""
+    chance, bad, found = random.Random(1), [4, 5, 10], set[int]()
+    for _ in range(100):
+        r.pass_through(chance, dict.fromkeys(bad, 0.2), 50)
+        found |= {e[0] for e in events(bench) if e[3] == "loss"}
+    assert found == set(bad)
+
+
 @wide
 def test_loss_of_all_planes_at_once_fails_no_plane(bench: Bench) -> None:
     """There are two planes, each in a report of its own: the losses of one are known a report earlier."""

@@ -513,6 +513,28 @@ def test_while_the_budget_is_spent_one_failed_ev_per_tick_is_probed(h2_bench: Be
     assert not probes[:, denied].any()
 
 
+@pytest.mark.parametrize("bench", [Setup(evs=64, t1s=16)], indirect=True, ids=[""])
+@pytest.mark.parametrize(("tick_ms", "peers"), [(5, [H2, H5]), (20, [H2])])
+def test_while_the_budget_is_spent_all_failed_evs_are_probed_in_turn(
+    h2_bench: Bench, tick_ms: int, peers: list[int]
+) -> None:
+    """However often the tick runs, it probes no more than 50 in a second beyond the budget; and none is left out."""
+    evs, seconds = h2_bench.tables.evs, 15
+    evs["state"][peers] = ASSUMED_BAD
+    h2_bench.tables.watches["deadlines"][peers], h2_bench.tables.watches["due_ns"][peers] = [2**64 - 1, 0, 0, 0], 0
+    h2_bench.tables.watches["swept_ns"][peers] = now()
+    before = evs["probe_seq"][peers].copy()
+    for _ in range(seconds * 1000 // tick_ms):
+        h2_bench.tables.clock["budget"] = -HEALTH.idle_probes
+        run_tick(h2_bench, tick_ms)
+        record_all_answers(h2_bench)
+    probes = evs["probe_seq"][peers] - before
+    numbers, hosts = probes.sum(axis=0), probes.sum(axis=1)
+    assert 0 < numbers.max() <= 2 * numbers.min()
+    assert 0 < hosts.max() <= 5 * hosts.min()
+    assert probes.sum() <= 2 * 50 * seconds  # each comes with a request for a report
+
+
 def test_the_budget_stays_between_a_debt_of_a_second_and_half_a_second(bench: Bench) -> None:
     bench.tables.clock["budget"] = -(10**6)
     bench.tables.peers["configured"] = 0
