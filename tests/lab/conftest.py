@@ -23,7 +23,7 @@ TWO_HOSTS = {"hosts": 2, "hosts_per_t0": 1, "planes": 2, "t1": 2}
 """The smallest lab that sprays: four EVs from one T0 to the other."""
 
 
-def wait_until(what: str, true: Callable[[], Any], timeout_s: float = 60.0, every_s: float = 0.02) -> Any:
+def wait_until(what: str, true: Callable[[], Any], timeout_s: float = 300.0, every_s: float = 0.02) -> Any:
     """Polls until `true()` is true, and returns it; fails with `what` otherwise.
 
     The limit is wide: a test says what happens, and `scripts/bench` measures how soon.

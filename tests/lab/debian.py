@@ -137,7 +137,7 @@ def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package
     install(machine, package)
     wait_until("mrcd is another", lambda: machine.main_pid() not in (0, pid))
     pinging.send_signal(signal.SIGINT)
-    sent, received = re.findall(r"(\d+) packets transmitted, (\d+) received", pinging.communicate(timeout=10)[0])[0]
+    sent, received = re.findall(r"(\d+) packets transmitted, (\d+) received", pinging.communicate(timeout=120)[0])[0]
     assert int(sent) - int(received) <= 1  # the last may be on its way
     assert "ev:h1:0" in machine.run("mrcctl", "denials").stdout or "h1" in machine.run("mrcctl", "denials").stdout
 

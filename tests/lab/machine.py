@@ -182,7 +182,7 @@ class Machine:
         elif hasattr(self, "_process"):
             self._process.kill()
         if hasattr(self, "_process"):
-            self._process.wait(10)
+            self._process.wait(120)
 
         def removed() -> Any:
             for path in sorted((p for p in self._cgroup.rglob("*") if p.is_dir()), reverse=True):
@@ -217,6 +217,6 @@ def half_lab(name: str) -> Iterator[Lab]:
         yield lab
     finally:
         other.terminate()
-        other.wait(10)
+        other.wait(120)
         lab.down()
     assert gone(name)

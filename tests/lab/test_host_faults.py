@@ -134,7 +134,7 @@ def test_a_full_disk_does_not_stop_the_daemon(small: Lab, tmp_path: Path) -> Non
             _deny_on_a_full_disk(small, run_dir)
         finally:
             child.terminate()
-            child.wait(10)
+            child.wait(120)
         assert "Traceback" not in (tmp_path / "log").read_text()
     finally:
         subprocess.run(["umount", run_dir], check=True)
@@ -157,5 +157,5 @@ def test_a_missing_bpf_file_system_is_mounted_again(small: Lab, tmp_path: Path) 
         tcp_transfer(small, 4, size=1_000_000, target=1)
     finally:
         child.terminate()
-        child.wait(10)
+        child.wait(120)
     small.up(**TWO_HOSTS)

@@ -65,7 +65,7 @@ def test_networkd_leaves_addresses_and_routes_alone_if_it_is_told_so(two: Lab, t
         finally:
             for process in (networkd, monitor):
                 process.terminate()
-                process.wait(10)
+                process.wait(120)
     deleted = [line for line in log.read_text().splitlines() if line.startswith("Deleted") and "proto 77" in line]
     assert bool(deleted) is not is_told, log.read_text()
     wait_until("all EVs are GOOD", lambda: all_good(two))

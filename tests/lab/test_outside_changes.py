@@ -66,7 +66,7 @@ class Ping:
             wait_until("pings in a row are answered", self._is_answered)
         with self._out:
             self._process.send_signal(signal.SIGINT)
-            self._process.wait(10)
+            self._process.wait(120)
             told, answered = self._told(), set(self._answered())
         sent = re.findall(r"(\d+) packets transmitted", told)
         assert sent, f"ping ended with {self._process.returncode}: {told}"
@@ -357,7 +357,7 @@ def _started(lab: Lab) -> Iterator[None]:
         yield
     finally:
         mine.terminate()
-        mine.wait(10)
+        mine.wait(120)
         lab.up(hosts=2, hosts_per_t0=1, planes=2, t1=2)
 
 

@@ -65,7 +65,7 @@ def pinged(fabric: Lab, running: Machine) -> Iterator[None]:
     pinging = fabric.popen("h1", ["ping", "-i0.005", "-q", "10.99.0.1"], stdout=subprocess.PIPE, text=True)
     yield
     pinging.send_signal(signal.SIGINT)
-    out, _ = pinging.communicate(timeout=10)
+    out, _ = pinging.communicate(timeout=120)
     sent, received = re.findall(r"(\d+) packets transmitted, (\d+) received", out)[0]
     assert int(sent) - int(received) <= 1, out  # the last may be in flight
 

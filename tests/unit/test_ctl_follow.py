@@ -28,7 +28,7 @@ def test_follow_prints_each_event_at_once(daemon: Daemon, spawn: Callable[..., "
     daemon.add(third)
     assert json.loads(lines(child.stdout, 1)[0]) == VERSIONED | third
     child.send_signal(signal.SIGINT)
-    rest, errors = child.communicate(timeout=10)
+    rest, errors = child.communicate(timeout=120)
     assert (child.returncode, rest, errors) == (130, "", "")
 
 
@@ -71,7 +71,7 @@ def test_follow_ends_when_its_reader_ends(daemon: Daemon, spawn: Callable[..., "
     lines(child.stdout, 2)
     assert child.stdout is not None
     child.stdout.close()
-    assert child.wait(timeout=10) == 141
+    assert child.wait(timeout=120) == 141
     assert child.stderr is not None
     assert child.stderr.read() == ""
 
@@ -84,4 +84,4 @@ def test_a_closed_stdout_is_no_error(daemon: Daemon, spawn: Callable[..., "subpr
     child.stdout.readline()
     child.stdout.close()
     assert child.stderr.read() == ""
-    assert child.wait(10) == 141
+    assert child.wait(120) == 141

@@ -129,7 +129,7 @@ class Terminal:
     def end(self) -> tuple[int, str]:
         """The exit status, and what was said on standard error."""
         self.until(LEFT)
-        _, errors = self.child.communicate(timeout=10)
+        _, errors = self.child.communicate(timeout=120)
         return self.child.returncode, errors
 
     def close(self) -> None:
