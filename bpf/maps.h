@@ -212,9 +212,24 @@ static __always_inline void count_drop(enum mrc_drop reason)
 		(*count)++;
 }
 
+/* Set or clear this CPU's mark of a packet that a tc program drops: the kernel frees it on this CPU next, and tells
+ * mrc_unsent. Returns the mark before.
+ */
+static __always_inline __u64 mark_own_drop(__u64 is_own)
+{
+	__u32 index = MRC_DROP_NONE;
+	__u64 *mark = bpf_map_lookup_elem(&mrc_drops, &index);
+	__u64 before = mark ? *mark : 0;
+
+	if (mark)
+		*mark = is_own;
+	return before;
+}
+
 static __always_inline int drop_skb(enum mrc_drop reason)
 {
 	count_drop(reason);
+	mark_own_drop(1);
 	return TC_ACT_SHOT;
 }
 

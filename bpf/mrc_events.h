@@ -80,7 +80,7 @@ enum mrc_histogram {
  * text.
  */
 enum mrc_drop {
-	MRC_DROP_NONE = 0,
+	MRC_DROP_NONE = 0, /* its counter is 1 while a packet that a tc program has dropped is not freed yet */
 	MRC_DROP_NOT_IP, /* push: neither IPv4 nor IPv6 */
 	MRC_DROP_NO_PEER, /* push: the destination is in no peer's prefixes */
 	MRC_DROP_NO_USABLE_EV, /* push: each EV is denied, or its plane is down here or at the peer */
@@ -114,6 +114,7 @@ enum mrc_drop {
 	MRC_DROP_STRAY_SRV6, /* pop: for the kernel's SIDs, from no peer or from one that does not use them */
 	MRC_DROP_FIREWALL, /* host: mrc0 has received it, and netfilter drops it */
 	MRC_DROP_REVERSE_PATH, /* host: mrc0 has received it, and rp_filter drops it: its sender's route is elsewhere */
+	MRC_DROP_OTHER_PROGRAM, /* host: another tc program, or a filter, drops it at mrc0 */
 	MRC_DROP_MAX,
 };
 

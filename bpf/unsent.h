@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Corrects path statistics for packets that a queueing discipline of this host drops. mrc_push has counted such a
  * packet as sent. This file changes the statistics as if the peer had received it. A link probe (link_probe.h) counts as
- * not sent. Counts popped packets that this host drops afterwards.
+ * not sent. Counts packets that others drop at mrc0: what applications send, before mrc_push, and popped packets.
  */
 #ifndef MRC_UNSENT_H
 #define MRC_UNSENT_H
@@ -81,6 +81,8 @@ enum skb_drop_reason___kernel { /* those before QDISC_OVERLIMIT since Linux 5.18
 	SKB_DROP_REASON_NOT_SPECIFIED___kernel,
 	SKB_DROP_REASON_NETFILTER_DROP___kernel,
 	SKB_DROP_REASON_IP_RPFILTER___kernel,
+	SKB_DROP_REASON_TC_INGRESS___kernel,
+	SKB_DROP_REASON_TC_EGRESS___kernel,
 	SKB_DROP_REASON_QDISC_DROP___kernel,
 	SKB_DROP_REASON_QDISC_OVERLIMIT___kernel,
 	SKB_DROP_REASON_QDISC_CONGESTED___kernel,
@@ -199,7 +201,9 @@ static __always_inline void note_unsent_link_probe(const struct net_device___uns
 		take_back(link, bpf_be64_to_cpu(mrc->tx_ns)); /* the newest probe only */
 }
 
-/* Count a drop, for a reason that has its own, of a packet that mrc0 has received: without it all paths look well. */
+/* Count a drop, for a reason that has its own, of a packet that mrc0 sends or has received: without it all paths look
+ * well.
+ */
 static __always_inline void note_undelivered(const struct net_device___unsent *dev, enum mrc_drop reason)
 {
 	struct mrc_node *self = node();
@@ -222,6 +226,11 @@ static __always_inline void note_unsent(const struct sk_buff___unsent *skb, __u6
 
 	if (!dev)
 		return;
+	if (IS_REASON(reason, SKB_DROP_REASON_TC_INGRESS) || IS_REASON(reason, SKB_DROP_REASON_TC_EGRESS)) {
+		if (!mark_own_drop(0))
+			note_undelivered(dev, MRC_DROP_OTHER_PROGRAM);
+		return;
+	}
 	if (IS_REASON(reason, SKB_DROP_REASON_NETFILTER_DROP))
 		return note_undelivered(dev, MRC_DROP_FIREWALL);
 	if (IS_REASON(reason, SKB_DROP_REASON_IP_RPFILTER))

@@ -99,6 +99,7 @@ class Drop(_Named):
     STRAY_SRV6 = 31
     FIREWALL = 32
     REVERSE_PATH = 33
+    OTHER_PROGRAM = 34
 
 
 class AuthMode(IntEnum):

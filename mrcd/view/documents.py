@@ -144,12 +144,12 @@ class View:
         }
 
     def _other_programs(self, ours: set[int]) -> list[Document]:
-        """Return the programs of others at mrcd's hooks. Only root can read their names."""
+        """Return the programs of others where mrcd's packets pass. Only root can read their names."""
         overlay, hooks = self._plan.config.overlay, list[other_programs.Hook]()
         for plane in self._tables.planes[: len(self._plan.interfaces)]:
             if plane["ifindex"]:
-                hooks += [(int(plane["ifindex"]), "xdp"), (int(plane["ifindex"]), "ingress")]
-        ends = (overlay.interface, "egress"), (overlay.peer, "ingress"), (overlay.peer, "egress")
+                hooks += [(int(plane["ifindex"]), point) for point in ("xdp", "ingress", "egress")]
+        ends = [(end, point) for end in (overlay.interface, overlay.peer) for point in ("ingress", "egress")]
         for name, point in (*ends, (overlay.timer, "ingress")):
             with contextlib.suppress(OSError):
                 hooks.append((socket.if_nametoindex(name), point))

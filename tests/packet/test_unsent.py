@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests that data dropped by the queueing discipline of a plane's NIC is counted, and not as a loss of its path."""
 
+import os
 import socket
 import struct
 from collections import Counter
@@ -12,6 +13,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from labkit.traffic.wire import DATA, MRC
+from mrcd.kernel import libbpf
 from tests.packet.clock import now
 from tests.packet.packets import ETHERNET, EVS, H0, H2, PLANES, SLOTS, datagram, ip
 from tests.packet.reports import LAGGING, Reporter, state
@@ -156,3 +158,32 @@ def test_dropped_packets_of_other_programs_do_not_count(bench: Bench, wires: lis
         out.send(bench.sent(H2, 1, LARGE, tx_ns=now()))  # but this one counts
     out.close()
     assert bench.tables.unsent_packets()[0] == before[0] + 1
+
+
+_SHOT = bytes.fromhex("b700000002000000 9500000000000000")  # r0 = TC_ACT_SHOT; exit
+
+
+def test_packets_that_another_program_drops_at_mrc0_are_counted(bench: Bench, stack: Sender) -> None:
+    bench.tables.node["overlay_ifindex"] = bench.ifindex["m0"]
+
+    def dropped() -> tuple[int, int]:
+        drops = bench.tables.drops()
+        return drops["no_peer"], drops["other_program"]
+
+    before = dropped()
+    for _ in range(5):
+        with pytest.raises(OSError, match="buffer"):
+            stack.send(ETHERNET / datagram(H0, 77))
+    assert dropped() == (before[0] + 5, before[1])
+    program = libbpf.check("load", libbpf.lib().bpf_prog_load(3, b"swallow", b"GPL", _SHOT, 2, None))
+    links = [libbpf.create_link(program, bench.ifindex["m0"], libbpf.TCX_EGRESS, 1 << 3)]  # BPF_F_BEFORE
+    links.append(libbpf.create_link(program, bench.ifindex["m0"], libbpf.TCX_INGRESS))
+    try:
+        for _ in range(5):
+            with pytest.raises(OSError, match="buffer"):
+                stack.send(ETHERNET / SMALL)
+        Sender("m0p").send(ETHERNET / SMALL)
+        assert dropped() == (before[0] + 5, before[1] + 6)
+    finally:
+        for fd in (*links, program):
+            os.close(fd)

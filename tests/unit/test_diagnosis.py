@@ -281,6 +281,16 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
         ["h0 drops packets that mrc0 has received: 7 firewall in the last", "`nft list ruleset`: let mrc0 pass"]),
     "a reverse-path filter": (
         lambda: Host().refused(Drop.REVERSE_PATH), ["undelivered host:h0!"], ["`sysctl net.ipv4.conf.mrc0.rp_filter`"]),
+    "another program": (
+        lambda: Host().refused(Drop.OTHER_PROGRAM), ["undelivered host:h0!"],
+        ["h0 drops packets that mrc0 sends or has received: 7 other_program in the last",
+         "`tc filter show dev mrc0 egress`"]),
+    # ---- a NIC that only sends ----
+    "a NIC that receives nothing": (
+        lambda: Host().with_links().lose_probes(1, None), ["own_cable nic:h0:1 or t0:1:0"],
+        ["Plane 1: packets leave by p1, but none of its link probes comes back", "a program may drop what p1 gets"]),
+    "a T0 that has never sent a link probe back": (
+        lambda: Host().with_links().put("links.rx_ns", ..., 0).put("links.unanswered", ..., 600), [], []),
     # ---- hosts of other versions ----
     "another version": (lambda: Host().wire(4), ["config_differs peer:h4!"],
                         ["h4 speaks wire version 9, h0 2: traffic between them takes the kernel's own routes"]),

@@ -277,7 +277,7 @@ def _other_programs(docs: Sequence[Document]) -> str:
     """Return other BPF programs at mrcd's hooks, those that run before mrcd's first."""
     parts = []
     for f in sorted(docs, key=lambda f: f["position"] != "before"):
-        order = {"before": "RUNS BEFORE MRCD'S", "after": "runs after mrcd's"}.get(f["position"], "mrcd's is missing")
+        order = {"before": "RUNS BEFORE MRCD'S", "after": "runs after mrcd's"}.get(f["position"], "mrcd has none there")
         name = f["program"] or f"program {text(f['program_id'])}"
         parts.append(f"{name} at {f['point']} of {f['interface']} ({order})")
     return "; ".join(parts)

@@ -27,7 +27,7 @@ class Kind(StrEnum):
     DENIED = "denied"  # by an administrator of this host
     DETACHED = "detached"  # this host, by its administrator
     OTHER_ROUTE = "other_route"  # the kernel takes another program's route to peers
-    UNDELIVERED = "undelivered"  # this host drops what it has popped
+    UNDELIVERED = "undelivered"  # this host drops what mrc0 sends or has received
     HOST = "host"  # nothing gets through to any peer: this host, or the whole fabric
     UNKNOWN = "unknown"  # no single element explains some failed EVs
 

@@ -15,7 +15,7 @@ from mrcd.net.way import Way
 WRONG_KEY = (Drop.UNTAGGED, Drop.UNKNOWN_KEY, Drop.BAD_TAG)
 WRONG_CABLE = (Drop.WRONG_RECEIVER, Drop.WRONG_PLANE)
 CONFIG_DIFFERS = (Drop.BAD_VERSION, Drop.UNKNOWN_SENDER, Drop.BAD_EV, Drop.WRONG_SOURCE, Drop.WRONG_RECEIVER)
-UNDELIVERED = (Drop.FIREWALL, Drop.REVERSE_PATH)
+UNDELIVERED = (Drop.FIREWALL, Drop.REVERSE_PATH, Drop.OTHER_PROGRAM)
 REASONS = frozenset((*WRONG_KEY, *WRONG_CABLE, *CONFIG_DIFFERS, *UNDELIVERED))
 WINDOW_NS = 10_000_000_000
 ONE_OF = 100  # a firewall that drops less than one of so many packets is doing what it is there for

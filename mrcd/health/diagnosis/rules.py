@@ -18,6 +18,7 @@ from mrcd.health.diagnosis.cover import Cover, Element, Place, is_full
 from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, Ints, OwnPlane, Verdict
 from mrcd.health.diagnosis.sentences import Nature, cause, share, since_ns, target
 from mrcd.health.snapshot import Bools
+from mrcd.kernel.enums import Drop
 from mrcd.kernel.pinned import CHANGING, wire_of
 from mrcd.net.link_state import LinkState
 from mrcd.net.nic_rates import rate_words
@@ -42,6 +43,7 @@ def diagnose(facts: Facts) -> list[Cause]:
         found += _peers(facts, verdicts)
         found += _files(facts, verdicts)
         found += _peer_planes(facts, verdicts)
+        found += _deaf_nics(facts, verdicts)
         if (verdicts > Verdict.GOOD).any():
             found += _evs(facts, verdicts)
     return sorted(found, key=lambda c: (_ORDER[c.kind.severity], -c.share.evs))
@@ -69,11 +71,13 @@ def _other_routes(facts: Facts) -> Iterator[Cause]:
 
 
 def _undelivered(facts: Facts) -> Iterator[Cause]:
-    """Yields a cause if this host drops what mrc0 has received."""
+    """Yields a cause if something else on this host drops what mrc0 sends or has received."""
     mrc0 = facts.plan.config.overlay.interface
     if said := memory.named(facts.refused, memory.UNDELIVERED):
-        sentence = f"{facts.host} drops packets that {mrc0} has received: {said} in the last seconds"
-        commands = "`nft list ruleset`", f"`sysctl net.ipv4.conf.{mrc0}.rp_filter`"
+        which = "sends or has received" if facts.refused.get(Drop.OTHER_PROGRAM) else "has received"
+        sentence = f"{facts.host} drops packets that {mrc0} {which}: {said} in the last seconds"
+        programs = f"`mrcctl status`, line other BPF, and `tc filter show dev {mrc0} egress` (`ingress`)"
+        commands = "`nft list ruleset`", f"`sysctl net.ipv4.conf.{mrc0}.rp_filter`", programs
         shows = [c for reason, c in zip(memory.UNDELIVERED, commands, strict=True) if facts.refused.get(reason)]
         do = f"{' and '.join(shows)}: let {mrc0} pass, unless it is meant"
         yield Cause(Kind.UNDELIVERED, f"host:{facts.host}", sentence, do, Confidence.CERTAIN, Share())
@@ -449,6 +453,20 @@ def _rest(plane: int, left: Bools, known: Bools) -> Iterator[Element]:
 _AFTER_NS = 500_000_000  # the median EV has failed: others fail until then
 UNANSWERED = 5
 """Probes in a row on a link that shows that it, or what is before it, is dead."""
+
+
+def _deaf_nics(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
+    """Yields the planes whose EVs work, as peers answer by other planes, but whose NIC receives nothing."""
+    for plane, own in enumerate(facts.own_planes if facts.links is not None else ()):
+        assert facts.links is not None
+        link, of_plane = facts.links[0, plane], verdicts[:, facts.columns(plane)]
+        is_silent = link["rx_ns"] and link["unanswered"] >= UNANSWERED
+        if not (own.is_usable and is_silent and (of_plane == Verdict.GOOD).any()) or _is_bad(of_plane).any():
+            continue
+        sentence = f"Plane {plane}: packets leave by {own.interface}, but none of its link probes comes back"
+        do = f"check cable and T0 port; `mrcctl status`, line other BPF: a program may drop what {own.interface} gets"
+        nic, t0 = f"nic:{facts.host}:{plane}", f"t0:{plane}:{facts.t0}"
+        yield Cause(Kind.OWN_CABLE, nic, sentence, do, Confidence.AMBIGUOUS, Share(), int(link["rx_ns"]), (t0,))
 
 
 def _narrowed(facts: Facts, e: Element) -> Element:

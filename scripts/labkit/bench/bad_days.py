@@ -3,12 +3,14 @@
 
 import os
 import signal
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import wait_for
 from labkit.traffic.candidates import SOURCE
+from mrcd.kernel import libbpf
 
 PEER4, PEER6, OWN4 = "10.99.0.3", "fd00:99::3", "10.99.0.1"
 FABRIC = {"hosts": 4, "hosts_per_t0": 2, "planes": 4, "t1": 2}
@@ -19,7 +21,7 @@ Step = str | Callable[[Lab], object]
 class Day:
     """A disturbance of a host, with its end and the cause that status must name.
 
-    Steps are shell commands in `node`, or functions. Without a `cause` status must name nothing, and mrcd repairs what
+    Steps are shell commands in SOURCE, or functions. Without a `cause` status must name nothing, and mrcd repairs what
     was broken. `lasts_s`: seconds from the first step to the end.
     """
 
@@ -27,8 +29,7 @@ class Day:
     break_: tuple[Step, ...]
     mend: tuple[Step, ...] = ()
     cause: str = ""
-    may_name: str = ""  # status may name it for a moment
-    node: str = SOURCE
+    may_name: tuple[str, ...] = ()  # status may name these for a moment
     lasts_s: float = 2.5
     peer: str = PEER4  # that is pinged
     cuts_off: bool = False  # a peer cannot be reached as long as it lasts: that is another program's will
@@ -58,6 +59,65 @@ def _remove_socket(lab: Lab) -> None:
     (lab.run_dir(SOURCE) / "mrcd.sock").unlink()
 
 
+_BEFORE = 1 << 3  # BPF_F_BEFORE: ahead of the programs that are attached
+_SCHED_CLS = 3  # BPF_PROG_TYPE_SCHED_CLS
+_SHOT = "b700000002000000 9500000000000000"  # r0 = TC_ACT_SHOT; exit
+_links: list[int] = []
+
+
+def _attach(interface: str, *, is_ingress: bool, is_filter: bool) -> Step:
+    """Returns a step that attaches a program which drops all packets, ahead of mrcd's if it is no filter."""
+    at = (libbpf.TC_INGRESS, libbpf.TCX_INGRESS) if is_ingress else (libbpf.TC_EGRESS, libbpf.TCX_EGRESS)
+
+    def attach(lab: Lab) -> None:
+        code = bytes.fromhex(_SHOT)
+        program = libbpf.check("load", libbpf.lib().bpf_prog_load(_SCHED_CLS, b"swallow", b"GPL", code, 2, None))
+        try:
+            with lab.inside(SOURCE):
+                ifindex = socket.if_nametoindex(interface)
+                if is_filter:
+                    libbpf.attach_clsact(program, ifindex, at[0], 77, 77)
+                else:
+                    _links.append(libbpf.create_link(program, ifindex, at[1], _BEFORE))
+        finally:
+            os.close(program)
+
+    return attach
+
+
+def _detach(_: Lab) -> None:
+    while _links:
+        os.close(_links.pop())
+
+
+def _swallowed(what: str, point: str, interface: str, cause: str) -> Day:
+    """Returns the day on which another program drops all packets at a tc hook of an interface."""
+    is_filter = what == "tc filter"
+    return Day(
+        f"a {what} swallows all at {point} of {interface}",
+        (_attach(interface, is_ingress=point == "ingress", is_filter=is_filter),),
+        (f"tc qdisc del dev {interface} clsact" if is_filter else _detach,),
+        cause,
+        may_name=("peer_nic", "t0"),  # the EVs to busy peers fail first
+        lasts_s=6.0,
+        cuts_off=cause == "undelivered",
+    )
+
+
+_SWALLOWED = (
+    ("ingress", "p1", "own_cable"),
+    ("egress", "p1", "own_cable"),
+    ("egress", "mrc0", "undelivered"),
+    ("ingress", "mrc0", "undelivered"),
+    ("ingress", "tmrc0", ""),  # the daemon runs the tick
+)
+# A filter comes after mrcd's programs, which leave it the packets of others: neighbours, and nothing at mrc0.
+_SWALLOWED_BY_FILTERS = (
+    ("ingress", "p1", ""),
+    ("egress", "p1", "own_cable"),
+    ("egress", "mrc0", ""),
+    ("ingress", "mrc0", "undelivered"),
+)
 _ROUTES = (f"ip route replace {PEER4} dev p0 metric 100", f"ip route del {PEER4} metric 100", "ip route flush proto 77")
 _MANY = "for i in $(seq 600); do ip link add v$i type veth peer name w$i; ip link del v$i; done"
 
@@ -70,7 +130,7 @@ DAYS = (
     Day("its IPv6 route to a peer is replaced", (f"ip -6 route replace {PEER6} dev p0 metric 100",), peer=PEER6),
     Day("its route to a peer is deleted", (f"ip route del {PEER4} metric 100",)),
     Day("its fallback route to a peer is deleted", (f"ip route del {PEER4} metric 4000",)),
-    Day("its routes are replaced, deleted and flushed 30 times", _ROUTES * 10, may_name="other_route"),
+    Day("its routes are replaced, deleted and flushed 30 times", _ROUTES * 10, may_name=("other_route",)),
     Day(
         "another program's route to a peer has a better metric",
         (f"ip route add {PEER4} dev p0 metric 1",),
@@ -166,7 +226,13 @@ DAYS = (
         ("sysctl -qw net.ipv6.conf.p1.disable_ipv6=0",),
         "own_nic",
     ),
-    Day("the T0's port is off", ("ip link set h0 down",), ("ip link set h0 up",), "own_cable", node="t0-1-0"),
+    Day(
+        "the T0's port is off",
+        (lambda lab: lab.fail(f"nic:{SOURCE}:1", down=True),),
+        (Lab.heal,),  # with the routes that a port loses
+        "own_cable",
+        may_name=("peer_nic",),
+    ),
     Day(
         "a NIC is shaped to 100 Mbit/s",
         ("tc qdisc add dev p1 root tbf rate 100mbit burst 100k latency 50ms",),
@@ -180,6 +246,9 @@ DAYS = (
     Day("a NIC's clsact is deleted", ("tc qdisc add dev p0 clsact; tc qdisc del dev p0 clsact",)),
     Day("BIG TCP on mrc0", ("ip link set mrc0 gso_max_size 200000 gro_max_size 200000",)),
     Day("GRO is switched off on a NIC", ("ethtool -K p0 gro off",), ("ethtool -K p0 gro on",)),
+    # ---- programs that swallow packets ----
+    *(_swallowed("TCX program", point, interface, cause) for point, interface, cause in _SWALLOWED),
+    *(_swallowed("tc filter", point, interface, cause) for point, interface, cause in _SWALLOWED_BY_FILTERS),
     # ---- the daemon ----
     Day("mrcd is killed, and started again", (_signal(signal.SIGKILL), _start), lasts_s=4.0),
     Day("mrcd stands still for 2 s", (_signal(signal.SIGSTOP), "sleep 2", _signal(signal.SIGCONT))),
