@@ -90,7 +90,7 @@ test: $(if $(PYTEST_ARGS),set-up,lint) ## lint and all tests; PYTEST_ARGS="tests
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test test-training test-deb test-kernels test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
+test-all: test test-training test-deb test-network-manager test-kernels test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
 	@$(PYTHON) -m pytest --all-faults tests/lab/test_diagnosis.py tests/lab/test_alertmanager.py
 	@$(MAKE) test-model MODEL_PACKETS=1000000
 	@$(MAKE) fuzz FUZZ_SECONDS=600
@@ -210,12 +210,15 @@ install-files:
 	for s in bash zsh fish; do $(INSTALLED_PYTHON) -m mrcd.ctl completion $$s >build/install/mrcctl.$$s || exit; done
 	$(foreach f,$(INSTALLED),install -D -m 644 $(firstword $(subst :, ,$f)) $(lastword $(subst :, ,$f)) &&) true
 
+# NetworkManager reads no files below /usr/local.
+NETWORK_MANAGER = $(if $(filter /usr,$(PREFIX)),$(TREE)/lib,$(DESTDIR)$(SYSCONFDIR))/NetworkManager
 # Source and destination of each installed file; `uninstall` removes the same files.
 INSTALLED = \
 	build/install/mrcd.service:$(TREE)/lib/systemd/system/mrcd.service \
 	scripts/deploy/sysusers.conf:$(TREE)/lib/sysusers.d/mrcd.conf \
 	scripts/deploy/networkd.conf:$(TREE)/lib/systemd/networkd.conf.d/mrcd.conf \
 	scripts/deploy/mrc0.network:$(TREE)/lib/systemd/network/10-mrcd.network \
+	scripts/deploy/network-manager.conf:$(NETWORK_MANAGER)/conf.d/mrcd.conf \
 	build/install/mrcd.8:$(TREE)/share/man/man8/mrcd.8 \
 	build/install/mrcctl.1:$(TREE)/share/man/man1/mrcctl.1 \
 	build/install/mrcd.toml.5:$(TREE)/share/man/man5/mrcd.toml.5 \
@@ -272,6 +275,12 @@ install-next-python:
 .PHONY: test-deb
 test-deb: deb ## install, start, upgrade, remove and purge the package, on a temporary root
 	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/debian.py
+
+.PHONY: test-network-manager
+test-network-manager: set-up ## check mrcd beside a real NetworkManager
+	@scripts/set-up --network-manager
+	@$(MAKE) build
+	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/test_network_manager.py
 
 .PHONY: clean
 clean: ## remove built files, not installed ones
