@@ -53,7 +53,9 @@ class RouteKeeper:
         changes = []
         for route in routes:
             before = self._existing.get(route.key)
-            if before != route:
+            if before == route:
+                self._written.add(route.key)  # by an earlier daemon
+            else:
                 changes.append(f"{await self._write(route, before)} {route.dst} metric {route.metric}")
         return changes + await self._delete(obsolete)
 

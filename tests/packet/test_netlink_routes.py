@@ -264,11 +264,14 @@ def test_removing_a_route_spares_another_one_to_the_same_place(ns: Namespace, ni
     assert (left["dev"], left["protocol"]) == ("p1", "static")
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("network", ["10.99.0.3/32", "fd00:99::3/128"])
 def test_a_route_that_another_program_has_replaced_is_taken_back(
-    ns: Namespace, nics: tuple[int, int], network: str
+    ns: Namespace, nics: tuple[int, int], network: str, is_restarted: bool
 ) -> None:
     route = Route(network, 100, (Hop(nics[0]),))
+    if is_restarted:
+        sync(route)
 
     async def take_back(netlink: Netlink) -> list[str]:
         keeper = RouteKeeper(netlink)
