@@ -95,7 +95,7 @@ def test_network_manager_leaves_addresses_and_routes_alone_if_it_is_told_so(
         finally:
             for process in (manager, monitor):
                 process.terminate()
-                process.wait(10)
+                process.wait(60)
     if is_told:
         assert "Deleted" not in log.read_text()
     wait_until("all EVs are GOOD", lambda: all_good(two))
