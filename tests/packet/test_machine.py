@@ -18,8 +18,6 @@ from labkit.places import lab_object
 from mrcd import state_dir
 from mrcd.config import cluster_file, sizes
 from mrcd.ctl.examine.machine import Machine
-from mrcd.ctl.packets import probe_packet, raw_socket
-from mrcd.ctl.packets.probe_packet import DIAGNOSTIC, REPLY, REQUEST, Probe
 from mrcd.denials import record
 from mrcd.denials.record import Denial
 from mrcd.denials.targets import Target, parse
@@ -28,6 +26,8 @@ from mrcd.fabric import topology
 from mrcd.kernel import abi, features, libbpf
 from mrcd.kernel.settings import settings
 from mrcd.kernel.verify import programs_of
+from mrcd.probes import probe_packet, raw_socket
+from mrcd.probes.probe_packet import DIAGNOSTIC, REPLY, REQUEST, Probe
 from tests.cluster_files import dual
 from tests.packet.packets import H2, nic_mac, wire_mac
 from tests.packet.rig import Bench

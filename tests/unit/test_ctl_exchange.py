@@ -14,11 +14,11 @@ import pytest
 from mrcd.auth import secrets_file
 from mrcd.auth.keyring import Keyring, pair_key
 from mrcd.auth.tag import tag
-from mrcd.ctl.packets import probe_packet, raw_socket
-from mrcd.ctl.packets.exchange import Exchange, LocalHost, Nic, Route, Tally
-from mrcd.ctl.packets.probe_packet import REPLY, REQUEST, Probe
 from mrcd.kernel import abi
 from mrcd.kernel.enums import AuthMode
+from mrcd.probes import probe_packet, raw_socket
+from mrcd.probes.exchange import Exchange, LocalHost, Nic, Route, Tally
+from mrcd.probes.probe_packet import REPLY, REQUEST, Probe
 from tests.unit.conftest import TestClock
 
 SECRET = secrets_file.new(5)

@@ -21,10 +21,10 @@ from click.testing import Result
 import mrcd
 from mrcd.config import cluster_file
 from mrcd.ctl.main import cli
-from mrcd.ctl.packets.exchange import Tally
 from mrcd.fleet.etcd import Value
 from mrcd.fleet.keys import trial_value
 from mrcd.fleet_check.findings import HostSample, Samples
+from mrcd.probes.exchange import Tally
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION
 from tests.cluster_files import host
 from tests.lists import compare

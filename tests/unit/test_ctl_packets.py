@@ -16,10 +16,10 @@ from siphash24 import siphash24
 from labkit.traffic import wire
 from labkit.traffic.wire import MRC, MRCProbe
 from mrcd.config import cluster_file
-from mrcd.ctl.packets import probe_packet
-from mrcd.ctl.packets.probe_packet import Probe, Tagged
-from mrcd.ctl.packets.raw_socket import packet_filter
 from mrcd.fabric import topology
+from mrcd.probes import probe_packet
+from mrcd.probes.probe_packet import Probe, Tagged
+from mrcd.probes.raw_socket import packet_filter
 from tests.cluster_files import host
 
 SMAC, DMAC = "02:00:00:00:00:01", "02:00:00:00:01:01"

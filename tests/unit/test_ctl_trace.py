@@ -8,13 +8,13 @@ import pytest
 
 from mrcd.config import cluster_file
 from mrcd.ctl.packets import trace, trace_probes
-from mrcd.ctl.packets.exchange import LocalHost, Nic
 from mrcd.ctl.packets.locate import Known, known_faults, locate_delay, locate_loss, of_diagnosis
 from mrcd.ctl.packets.trace_probes import Node, TraceProbe
 from mrcd.denials import targets
 from mrcd.errors import UsageError
 from mrcd.fabric import topology
 from mrcd.fabric.srv6 import hops
+from mrcd.probes.exchange import LocalHost, Nic
 from tests.cluster_files import host
 
 BLOCK = IPv6Network("5f00::/32")

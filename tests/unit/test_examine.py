@@ -13,12 +13,12 @@ from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.commands import measure
 from mrcd.ctl.examine import command
 from mrcd.ctl.examine.checks import CHECKS, Answers, Context, examine, run
-from mrcd.ctl.packets.exchange import Tally
 from mrcd.errors import MachineError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
 from mrcd.net.drivers import Device
 from mrcd.net.messages import Link
+from mrcd.probes.exchange import Tally
 from tests.cluster_files import host
 from tests.unit.interfaces import link
 

@@ -16,7 +16,7 @@ import mrcd
 MRCD = Path(__file__).parents[2] / "mrcd"
 LAYERS = (
     "clock errors file_thread heap lock_file partial_imports timed_wait versions|state_dir config|fabric|kernel|auth"
-    "|net|health|view|denials|fleet|daemon|api|main|planner fleet_links fleet_check prometheus|ctl"
+    "|probes net|health|view|denials|fleet|daemon|api|main|planner fleet_links fleet_check prometheus|ctl"
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS.split("|")) for name in names.split()}
 FORBIDDEN = {("ctl", "mrcd.daemon.daemon")}  # mrcctl works without the daemon's code

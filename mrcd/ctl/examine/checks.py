@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from mrcd.ctl.packets.exchange import Tally
 from mrcd.errors import MrcdError
 from mrcd.fabric.topology import Plan
 from mrcd.net.hooks import Port, ports
 from mrcd.net.messages import Link
+from mrcd.probes.exchange import Tally
 
 if TYPE_CHECKING:
     from mrcd.ctl.examine.machine import Machine

@@ -16,14 +16,15 @@ from mrcd.config import cluster_file
 from mrcd.ctl.client import DaemonDown
 from mrcd.ctl.examine.checks import Answers, Context, Document, examine
 from mrcd.ctl.examine.machine import Machine
-from mrcd.ctl.packets import probe, probe_packet
-from mrcd.ctl.packets.exchange import Exchange, local_host
+from mrcd.ctl.packets import probe
 from mrcd.ctl.terminal.render import fold
 from mrcd.errors import MachineError, MrcdError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
 from mrcd.kernel import features
 from mrcd.kernel.settings import settings
+from mrcd.probes import probe_packet
+from mrcd.probes.exchange import Exchange
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.running_file import RUNNING_FILE, plan_in, read_running
 
@@ -76,7 +77,7 @@ def answers(
     status: Mapping[str, Any], peers: Sequence[Mapping[str, Any]], paths: Sequence[Mapping[str, Any]]
 ) -> list[Answers]:
     """Probe every EV with the smallest size, the planes' MTU, and a byte more. Raises MachineError."""
-    local, reserved = local_host(status), probe.reserved_bytes(paths)
+    local, reserved = probe.local_host(status), probe.reserved_bytes(paths)
     ids = {p["peer"]: int(p["host_id"]) for p in peers}
     routes = {(p["peer"], p["ev"]): probe.route(p, ids[p["peer"]], size=0, reserved=reserved) for p in paths}
     if not routes or local.mtu < max(probe_packet.size_of(r.segments, r.reserved) for r in routes.values()):

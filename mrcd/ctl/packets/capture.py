@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrcd.ctl.client import understood
-from mrcd.ctl.packets.raw_socket import name_of
 from mrcd.errors import UsageError, no_peer
+from mrcd.probes.raw_socket import name_of
 
 KINDS = {"data": 1, "request": 2, "reply": 3}  # enum mrc_type
 

@@ -8,17 +8,44 @@ from counting the packets or changing EV states by them.
 
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address
+from pathlib import Path
 from typing import Any
 
-from mrcd.ctl.packets import probe_packet
-from mrcd.ctl.packets.exchange import Exchange, LocalHost, Route, local_host
+from mrcd.ctl.client import understood
 from mrcd.ctl.terminal.render import field, fold, microseconds, percent, table_of
 from mrcd.errors import MachineError, UsageError, no_peer
+from mrcd.probes import probe_packet
+from mrcd.probes.exchange import Exchange, LocalHost, Nic, Route
 from mrcd.versions import SCHEMA_VERSION
 
 Document = dict[str, Any]
 
 _NOT_SENT_HINT = "`mrcctl status` shows the plane NICs and the planes' MTU; --size sets the size of the packets"
+
+
+def local_host(status: Mapping[str, Any]) -> LocalHost:
+    """Return this host from GET /v1/status. Raises DaemonError if another version made the document."""
+    with understood():
+        nics = {
+            p["plane"]: Nic(
+                p["plane"],
+                p["interface"],
+                p["ifindex"],
+                IPv6Address(p["address"]),
+                IPv6Address(p["sid"]),
+                bytes.fromhex(p["gateway_mac"].replace(":", "")) if p["gateway_mac"] else None,
+            )
+            for p in status["planes"]
+        }
+        return LocalHost(
+            status["host"],
+            status["host_id"],
+            status["encapsulation"],
+            status["udp_port"],
+            status["mtu"],
+            nics,
+            None if status["pins"]["lost"] else Path(status["pins"]["directory"]),
+        )
 
 
 def choose(docs: Sequence[Mapping[str, Any]], peer: str, ev: int | None) -> list[Mapping[str, Any]]:

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
-from mrcd.ctl.packets import probe, probe_packet, raw_socket, trace_probes
-from mrcd.ctl.packets.exchange import Exchange, LocalHost, Route, local_host
+from mrcd.ctl.packets import probe, trace_probes
 from mrcd.ctl.packets.locate import Known, because, known_faults, locate_delay, locate_loss, of_diagnosis
 from mrcd.ctl.packets.trace_probes import Node, TraceProbe
 from mrcd.ctl.terminal.render import field, fold, table_of
 from mrcd.errors import UsageError
 from mrcd.fabric.srv6 import Hop, hops
+from mrcd.probes import probe_packet, raw_socket
+from mrcd.probes.exchange import Exchange, LocalHost, Route
 from mrcd.versions import SCHEMA_VERSION
 
 Document = dict[str, Any]
@@ -87,7 +88,7 @@ def run(
     wait_s: float,
 ) -> Document:
     """Send the probes and return the document of --json. Raises UsageError, MachineError."""
-    number, local = probe.host_id(peers, peer), local_host(status)
+    number, local = probe.host_id(peers, peer), probe.local_host(status)
     path = probe.choose(docs, peer, ev)[0]
     nodes, found = plan(local, peer, path, docs)
     sending = routes(local, path, docs, found, number)

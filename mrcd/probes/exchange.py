@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Sends diagnostic probes and collects the replies, for probe, trace and doctor.
+"""Sends diagnostic probes and collects the replies, for the diagnosis, and for probe, trace and doctor.
 
 Where packets are authenticated, probes and replies are tagged like those of the programs. A loopback probe comes back
 to the host that sent it, which has no key of its own, so it has no tag.
@@ -18,10 +18,9 @@ from typing import Any
 
 from mrcd.auth.tag import Signer
 from mrcd.clock import SYSTEM, Clock
-from mrcd.ctl.client import understood
-from mrcd.ctl.packets import probe_packet, raw_socket
-from mrcd.ctl.packets.probe_packet import Probe
 from mrcd.errors import KernelError
+from mrcd.probes import probe_packet, raw_socket
+from mrcd.probes.probe_packet import Probe
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Nic:
 
 @dataclass(frozen=True)
 class LocalHost:
-    """This host, as GET /v1/status describes it."""
+    """What a host sends probes with."""
 
     name: str
     host_id: int
@@ -47,31 +46,6 @@ class LocalHost:
     mtu: int
     nics: Mapping[int, Nic]
     pins: Path | None = None  # of the tables with the keys
-
-
-def local_host(status: Mapping[str, Any]) -> LocalHost:
-    """Return this host from GET /v1/status. Raises DaemonError if another version made the document."""
-    with understood():
-        nics = {
-            p["plane"]: Nic(
-                p["plane"],
-                p["interface"],
-                p["ifindex"],
-                IPv6Address(p["address"]),
-                IPv6Address(p["sid"]),
-                bytes.fromhex(p["gateway_mac"].replace(":", "")) if p["gateway_mac"] else None,
-            )
-            for p in status["planes"]
-        }
-        return LocalHost(
-            status["host"],
-            status["host_id"],
-            status["encapsulation"],
-            status["udp_port"],
-            status["mtu"],
-            nics,
-            None if status["pins"]["lost"] else Path(status["pins"]["directory"]),
-        )
 
 
 @dataclass(frozen=True)
