@@ -58,6 +58,12 @@ def test_overlapping_faults_add_up_and_healing_one_leaves_the_other() -> None:
     assert inject.desired(FABRIC, {"t1:0:1": Fault(drop=1.0)}) == {}
 
 
+def test_a_small_mtu_is_one_of_switch_ports() -> None:
+    assert inject.desired(FABRIC, {"nic:h3:1": Fault(mtu=1500)}) == {PortRef("t0-1-1", "h3"): PortState(mtu=1500)}
+    ports = inject.desired(FABRIC, {"link:0:0:1": Fault(mtu=1500), "t1:0:1": Fault(mtu=1400)})
+    assert ports[PortRef("t1-0-1", "t0-0")] == ports[PortRef("t0-0-0", "t1-1")] == PortState(mtu=1400)
+
+
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
@@ -66,6 +72,9 @@ def test_overlapping_faults_add_up_and_healing_one_leaves_the_other() -> None:
         ({"ce": -0.1}, None),
         ({"down": True, "drop": 1.0}, None),
         ({"down": True, "rate_bits_per_s": 10**6}, None),
+        ({"down": True, "mtu": 1500}, None),
+        ({"mtu": 1279}, "out of range"),
+        ({"mtu": 1500, "direction": "up"}, "both directions"),
         ({"down": True, "direction": "up"}, "both directions"),
         ({"drop": 1.0, "direction": "left"}, "not a direction"),
     ],
@@ -80,6 +89,7 @@ def test_a_fault_names_its_effects() -> None:
     given: dict[str, Any] = dict.fromkeys(fault_program.RATIOS, 0.025)
     fault = Fault(**given, rate_bits_per_s=10**6, delay_s=0.005, direction="up")
     assert fault.what == f"{ratios}, rate 1 Mbit/s, delay 5 ms (up only)"
+    assert Fault(mtu=1500).what == "MTU 1500"
     assert Fault(down=True).what == "link down"
 
 

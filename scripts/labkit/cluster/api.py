@@ -126,6 +126,7 @@ class Lab:
         damage: float | None = None,
         rate: str | None = None,
         delay: str | None = None,
+        mtu: int | None = None,
         down: bool = False,
         direction: Direction = "both",
     ) -> dict[str, Any]:
@@ -143,6 +144,7 @@ class Lab:
             "damage": damage,
             "rate_bits_per_s": None if rate is None else inject.parse_rate(rate),
             "delay_s": None if delay is None else inject.parse_time(delay),
+            "mtu": mtu,
             "down": down or None,
         }
         given: dict[str, Any] = {name: value for name, value in effects.items() if value is not None}

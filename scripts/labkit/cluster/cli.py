@@ -88,6 +88,7 @@ def exec_(name: str, node: str, command: tuple[str, ...]) -> None:
 @click.option("--down", is_flag=True, help="take the link's carrier away (of a switch: of all its links)")
 @click.option("--rate", metavar="RATE", help="limit the link, e.g. 50mbit")
 @click.option("--delay", metavar="TIME", help="delay packets on the link, e.g. 5ms")
+@click.option("--mtu", type=int, help="MTU of the switch ports, bytes")
 @click.option("--ce", metavar="PERCENT", help="mark this share of the ECN-capable packets as congestion experienced")
 @click.option("--damage", metavar="PERCENT", help="flip a bit in the last byte of this share of the packets")
 @click.option(

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes faults, and heals them.
 
-A fault has one or more of six effects: packets dropped, damaged or marked (the fault program, on switch ports), a rate
-(tbf on the sending ends of each link), a delay (a relay there), and the link down, which excludes the others. All but
-the last may be limited to one direction (targets.py). The state of each port follows from the whole set of active
-faults, so faults on different targets may overlap; a second fault on the same target replaces the first.
+A fault has one or more of seven effects: packets dropped, damaged or marked (the fault program, on switch ports), a
+rate (tbf on the sending ends of each link), a delay (a relay there), a smaller MTU (of switch ports), and the link
+down, which excludes the others. All but the last two may be limited to one direction (targets.py). The state of each
+port follows from the whole set of active faults, so faults on different targets may overlap; a second fault on the same
+target replaces the first.
 """
 
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 MIN_RATE = 100_000
 MAX_DELAY_S = 10.0
+MIN_MTU = 1280  # with less the kernel has no IPv6 there
 SETTLE_S = 3.0
 
 
@@ -68,6 +70,7 @@ class Fault:
     direction: Direction = "both"
     delay_s: float = 0.0
     damage: float = 0.0
+    mtu: int | None = None
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
@@ -77,13 +80,17 @@ class Fault:
                 raise UsageError(f"{name} = {ratio} is out of range", hint="a ratio from 0 to 1; 0.2 is 20 %")
         if not 0 <= self.delay_s <= MAX_DELAY_S:
             raise UsageError(f"a delay of {self.delay_s:g} s is out of range", hint=f"at most {MAX_DELAY_S:g} s")
-        if not (self.needs_program or self.rate_bits_per_s or self.down or self.delay_s):
-            hint = f"give one of {', '.join(f'--{name}' for name in (*RATIOS, 'down', 'rate', 'delay'))}"
+        if self.mtu is not None and self.mtu < MIN_MTU:
+            raise UsageError(f"an MTU of {self.mtu} is out of range", hint=f"at least {MIN_MTU}, for IPv6")
+        if not (self.needs_program or self.rate_bits_per_s or self.down or self.delay_s or self.mtu):
+            hint = f"give one of {', '.join(f'--{name}' for name in (*RATIOS, 'down', 'rate', 'delay', 'mtu'))}"
             raise UsageError("the fault has no effect", hint=hint)
-        if self.down and (self.needs_program or self.rate_bits_per_s or self.delay_s):
+        if self.down and (self.needs_program or self.rate_bits_per_s or self.delay_s or self.mtu):
             raise UsageError("a link that is down carries no packets for another effect", hint="give --down alone")
         if self.down and self.direction != "both":
             raise UsageError("a link loses its carrier in both directions", hint="give --drop for one of them")
+        if self.mtu and self.direction != "both":
+            raise UsageError("a port has one MTU for both directions", hint="leave --direction out")
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -101,6 +108,7 @@ class Fault:
         parts = [f"{name} {ratio * 100:g}%" for name, ratio in zip(RATIOS, self.ratios, strict=True) if ratio]
         parts += [f"rate {self.rate_bits_per_s / 1e6:g} Mbit/s" if self.rate_bits_per_s else ""]
         parts += [f"delay {self.delay_s * 1000:g} ms" if self.delay_s else ""]
+        parts += [f"MTU {self.mtu}" if self.mtu else ""]
         parts += ["link down" if self.down else ""]
         one_way = "" if self.direction == "both" else f" ({self.direction} only)"
         return ", ".join(p for p in parts if p) + one_way
@@ -112,20 +120,25 @@ class PortState:
 
     down: bool = False
     rate_bits_per_s: int | None = None
+    mtu: int | None = None
 
 
 def desired(fabric: Fabric, active: dict[str, Fault]) -> dict[PortRef, PortState]:
-    """Returns every port whose state is not the default: up, unlimited. Pure."""
+    """Returns every port whose state is not the default: up, unlimited, with the MTU of the lab. Pure."""
     base = fabric.parameters.rate_bits_per_s
     states = {end: PortState(rate_bits_per_s=base) for k in fabric.links for end in (k.upper, k.lower)} if base else {}
     for text, fault in active.items():
         target = targets.parse(fabric, text, fault.direction)
         for end in target.closers if fault.down else ():
-            states[end] = PortState(True, states.get(end, PortState()).rate_bits_per_s)
+            states[end] = replace(states.get(end, PortState()), down=True)
         for end in target.ends if fault.rate_bits_per_s else ():
             old = states.get(end, PortState())
             rates = [r for r in (old.rate_bits_per_s, fault.rate_bits_per_s) if r]
-            states[end] = PortState(old.down, min(rates))
+            states[end] = replace(old, rate_bits_per_s=min(rates))
+        for end in target.ends if fault.mtu else ():
+            if end.node not in fabric.hosts:
+                old = states.get(end, PortState())
+                states[end] = replace(old, mtu=min(m for m in (old.mtu, fault.mtu) if m))
     return states
 
 
@@ -146,6 +159,9 @@ def apply_ports(fabric: Fabric, before: dict[PortRef, PortState], after: dict[Po
             render.shape(p, new[p].rate_bits_per_s) for p in new if new[p].rate_bits_per_s != old[p].rate_bits_per_s
         )
         netns.batch_in(namespace, ("tc",), shaping)
+        usual = fabric.parameters.mtu
+        mtus = (f"link set dev {p} mtu {new[p].mtu or usual}" for p in new if new[p].mtu != old[p].mtu)
+        netns.batch_in(namespace, ("ip",), mtus)
     closed = {e for e, s in after.items() if s.down}
     opened = {e for e, s in before.items() if s.down} - closed
     settle(fabric, (k for k in fabric.links if opened & {k.upper, k.lower} and not closed & {k.upper, k.lower}))

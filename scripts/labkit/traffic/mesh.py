@@ -20,11 +20,14 @@ _START_S = patience(10.0)
 
 
 class Mesh(Children):
-    """UDP packets from each host to each other one, `rate` per second and pair. Use as a context manager."""
+    """UDP packets from each host to each other one, `rate` per second and pair. Use as a context manager.
 
-    def __init__(self, lab: Lab, rate: int) -> None:
+    Their payload has `size` bytes. Two meshes at a time need different ports.
+    """
+
+    def __init__(self, lab: Lab, rate: int, size: int = 64, port: int = PORT) -> None:
         super().__init__(lab)
-        self._rate = rate
+        self._words = [str(port), str(rate), str(size)]
         self._ready: set[str] = set()
 
     def _begin(self) -> None:
@@ -32,7 +35,7 @@ class Mesh(Children):
         addresses = {h: self._lab.fabric.address(h) for h in hosts}
         for host in hosts:
             peers = [a for h, a in addresses.items() if h != host]
-            argv = [sys.executable, "-I", str(PROGRAM), "mesh", addresses[host], str(PORT), str(self._rate), *peers]
+            argv = [sys.executable, "-I", str(PROGRAM), "mesh", addresses[host], *self._words, *peers]
             self._start(host, argv)
         words = "a host of the mesh does not begin to send"
         self._wait(_START_S, lambda: self._ready == set(hosts), lambda: words, hint="scripts/lab status")

@@ -5,7 +5,7 @@
     udpend.py numbers send ADDRESS PORT SOURCE RATE BYTES BURST  RATE packets per second, BURST per system call
     udpend.py flood receive ADDRESS PAYLOAD BIN_NS               counts packets in bins, as tcpend.py (flow.py)
     udpend.py flood send ADDRESS PORT SOURCE PAYLOAD             sends as fast as the kernel accepts
-    udpend.py mesh ADDRESS PORT RATE PEER…                       RATE small packets per second to each peer (mesh.py)
+    udpend.py mesh ADDRESS PORT RATE BYTES PEER…                 RATE packets per second to each peer (mesh.py)
     udpend.py load RATE BURST ADDRESS…                           RATE packets per second to each address, from h0 of
                                                                  emulated_peers.py, BURST of them in each message
 
@@ -280,19 +280,19 @@ def send_flood(address: str, port: int, source: str, payload: int) -> None:
 # ---- to many hosts ----
 
 
-def mesh(address: str, port: int, rate: int, *peers: str) -> None:
+def mesh(address: str, port: int, rate: int, size: int, *peers: str) -> None:
     """Sends, and discards what arrives. Prints `ready`."""
     with opened(address) as s:
         s.bind((address, port))
         s.setblocking(False)
         say(ready=True)
-        began, sent = time.monotonic(), 0
+        began, sent, payload = time.monotonic(), 0, bytes(size)
         while True:
             due = int((time.monotonic() - began) * rate)
             for _ in range(min(due - sent, rate)):
                 for peer in peers:
                     try:
-                        s.sendto(bytes(64), (peer, port))
+                        s.sendto(payload, (peer, port))
                     except OSError:  # no route for a moment, or a full queue
                         continue
             sent = due
@@ -340,8 +340,8 @@ def main() -> None:
             receive_flood(address, int(payload), int(bin_ns))
         case ["flood", "send", address, port, source, payload]:
             send_flood(address, int(port), source, int(payload))
-        case ["mesh", address, port, rate, *peers]:
-            mesh(address, int(port), int(rate), *peers)
+        case ["mesh", address, port, rate, size, *peers]:
+            mesh(address, int(port), int(rate), int(size), *peers)
         case ["load", rate, burst, *addresses]:
             load(float(rate), int(burst), *addresses)
 
