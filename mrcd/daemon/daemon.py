@@ -33,6 +33,7 @@ from mrcd.fabric.topology import Peer, Plan
 from mrcd.file_thread import FileThread
 from mrcd.health import event_file
 from mrcd.health.diagnosis import watch
+from mrcd.health.diagnosis.sizes import Round, SizeWatch
 from mrcd.health.diagnosis.watch import CauseWatch
 from mrcd.health.event_file import EventFile
 from mrcd.health.events import EventLog
@@ -85,6 +86,7 @@ class Daemon:
         self.files = FileThread()
         self.events = EventLog(EventFile(state / event_file.FILE), self.files.put)
         self.faults = CauseWatch(self.events)
+        self.sizes = SizeWatch(self.faults.memory)
         self.links = LinkWatch(self.events)
         self.denials = DenialControl(state / DENIALS, self.events, do=self.files.do)
         self.started = time.monotonic()
@@ -441,6 +443,9 @@ class Daemon:
                 self._warn(f"the diagnosis failed: {type(e).__name__}: {e}; mrcd continues")
             await asyncio.sleep(watch.INTERVAL_S)
 
+    async def _next_sizes(self) -> Round | None:
+        return await self.readers.read(lambda: self.sizes.next_round(self.tables, self.plan, self.dataplane.tables))
+
     # ---- work ----
 
     async def run(self) -> None:
@@ -450,6 +455,7 @@ class Daemon:
             group.create_task(self._watch_paths())
             group.create_task(self._watch_keys())
             group.create_task(self._watch_faults())
+            group.create_task(self.sizes.run(self._next_sizes, self._warn))
             group.create_task(self.links.run(self._in_force, self._warn))
             group.create_task(self.denials.run())
             group.create_task(

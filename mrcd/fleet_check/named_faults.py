@@ -20,6 +20,7 @@ _OTHERS = "others"  # the cause and the target of series that mrcd has summed
 # Cause → words for the state of its target; "is dead" for all others.
 _WORDS = {
     Kind.LOSS: "loses packets",
+    Kind.SMALL_MTU: "has too small an MTU",
     Kind.SLOW_PLANE: "delays packets",
     Kind.CONGESTION: "delays packets",
     Kind.UNKNOWN: "has failed EVs, and no element explains them",
@@ -45,7 +46,7 @@ _OF_HOST = {
     Kind.CONFIG_DIFFERS: "on {} and another host: `mrcctl config show`, `mrcctl version`",
     Kind.DENIED: "`mrcctl denials` and `mrcctl fleet status` say by whom and until when",
 }
-_IMPAIRED = (Kind.LOSS, Kind.SLOW_PLANE, Kind.CONGESTION, Kind.UNDELIVERED, Kind.UNKNOWN)
+_IMPAIRED = (Kind.LOSS, Kind.SMALL_MTU, Kind.SLOW_PLANE, Kind.CONGESTION, Kind.UNDELIVERED, Kind.UNKNOWN)
 _OF_NIC = (Kind.OWN_NIC, Kind.OWN_CABLE, Kind.PEER_NIC, Kind.WRONG_CABLE)
 _IS_TOLD_BY_HOST = (Kind.OWN_NIC, Kind.OWN_CABLE, Kind.WRONG_CABLE)  # in these words rather than in others
 

@@ -104,6 +104,16 @@ class Snapshot:
         return self.evs["state"]
 
     @cached_property
+    def is_suspected(self) -> Bools:
+        """True for each failed EV on which packets have arrived since it failed."""
+        found = np.asarray(self.state == EvState.ASSUMED_BAD)
+        peers, evs = np.nonzero(found)
+        rows = self.rows[peers]
+        since_ns, arrived_ns = self.tables.evs["state_since_ns"], self.tables.path_stats["arrived_ns"]
+        found[peers, evs] = arrived_ns[rows, evs] > since_ns[rows, evs]
+        return found
+
+    @cached_property
     def states(self) -> NDArray[np.int64]:
         """The number of EVs of each peer in each EvState, (peers, states)."""
         return np.stack([(self.configured & (self.state == s)).sum(axis=1) for s in EvState], axis=1)

@@ -21,6 +21,7 @@ from labkit.cluster.fabric import PortRef
 from labkit.cluster.observe import Document
 from labkit.cluster.patience import wait_for
 from labkit.faults import cables
+from labkit.traffic.mesh import PORT, Mesh
 from mrcd.auth import secrets_file
 from mrcd.errors import MachineError, MrcdError
 
@@ -169,6 +170,37 @@ def _swapped(name: str, *nics: str) -> Case:
     )  # fmt: skip
 
 
+class FullSize:
+    """Packets as long as the MTU from each host to each other one, as long as a fault lasts."""
+
+    RATE, BYTES = 50, 8992  # inner MTU 9020, less IPv4 and UDP headers
+
+    def __init__(self) -> None:
+        self._mesh: Mesh | None = None
+
+    def begin(self, lab: Lab) -> None:
+        """Begins to send."""
+        self._mesh = Mesh(lab, self.RATE, self.BYTES, PORT + 1).__enter__()
+
+    def end(self, _: Lab) -> None:
+        """Ends it."""
+        if self._mesh is not None:
+            self._mesh.__exit__(None, None, None)
+
+
+_FULL_SIZE = FullSize()
+
+
+def _small_mtu(where: str, target: str, *truths: Truth) -> Case:
+    """Returns the case that the switch ports of a target have too small an MTU."""
+    begin, end = both(_FULL_SIZE.begin, fail(target, mtu=1500)), both(heal, _FULL_SIZE.end)
+    return Case(f"small MTU of {where}", begin, end, truths or (truth("small_mtu", target, HOSTS, 1),))
+
+
+def _mtu_of_nic(host: str, port: str, mtu: int) -> Change:
+    return lambda lab: lab.exec(host, ["ip", "link", "set", port, "mtu", str(mtu)], check=True)
+
+
 _T1 = Case("T1 dead", fail("t1:1:2"), heal, _same("t1", "t1:1:2"))
 _LINK = Case("T0–T1 link dead", fail("link:1:1:2"), heal, _same("link", "link:1:1:2"))
 _OWN_NIC = truth("own_nic peer_nic", "nic:h0:1", HOSTS)
@@ -197,6 +229,14 @@ _DIAGNOSED = (
     Case("peer detached", mrcctl("h2", "detach"), mrcctl("h2", "attach"), _DETACHED),
     Case(
         "peer dead", fail(*nics("h2")), heal, (truth("peer_down", "peer:h2", others("h2")),), dead=("h2",),
+    ),
+    _small_mtu("a T0's port to a host", "nic:h0:1"),
+    _small_mtu("a T0", "t0:1:0"),
+    _small_mtu("a T0–T1 link", "link:1:1:2"),
+    _small_mtu("a T1", "t1:1:2"),
+    Case(
+        "small MTU of a NIC", both(_FULL_SIZE.begin, _mtu_of_nic("h0", "p1", 1500)),
+        both(_mtu_of_nic("h0", "p1", 9100), _FULL_SIZE.end), (_OWN_NIC,),
     ),
     Case(
         "plane 5 ms slower", fail(*(f"t1:2:{t1}" for t1 in range(LAB["t1"])), delay="2500us"), heal,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the diagnosis in a lab: hosts name a fault, and nothing else; one event per cause; trace and doctor use it.
 
-By default: a fault for each source of facts (EVs, refused packets, and two at once of EVs and interfaces).
+By default: a fault for each source of facts (EVs, refused packets, probes of full size, and two at once of EVs and
+interfaces).
 `pytest --all-faults` makes all.
 """
 
@@ -23,7 +24,12 @@ from tests.lab.fault_table import CASES, LAB, POLL_S, RATE, Case, Diagnoses, dia
 
 BY_NAME = {case.name: case for case in CASES}
 FIRST_LINES = 3  # of `mrcctl status`, which must name cause and target
-QUICK = ("cables of a host swapped", "wrong key on a host", "T1 dead, own NIC of another plane down")
+QUICK = (
+    "cables of a host swapped",
+    "wrong key on a host",
+    "small MTU of a T0",
+    "T1 dead, own NIC of another plane down",
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -17,7 +17,7 @@ from mrcd.fabric import topology
 from mrcd.fabric.links import number
 from mrcd.health.diagnosis.causes import Cause, Confidence
 from mrcd.health.diagnosis.facts import Facts
-from mrcd.health.diagnosis.memory import Memory
+from mrcd.health.diagnosis.memory import Answers, Memory, Place, Sizes
 from mrcd.health.diagnosis.rules import diagnose
 from mrcd.kernel import abi, pinned
 from mrcd.kernel.enums import Drop, EvState, Reason
@@ -30,6 +30,7 @@ from tests.unit.arrays import Arrays
 S = 10**9
 GONE = {"state": EvState.ASSUMED_BAD, "reason": Reason.OVERDUE}
 LOSSY = {"state": EvState.ASSUMED_BAD, "reason": Reason.GREY_LOSS}
+LOST = {"state": EvState.ASSUMED_BAD, "reason": Reason.LOSS}
 SLOW = {"state": EvState.SKIP, "skip_reason": Reason.SLOW}
 
 
@@ -83,6 +84,22 @@ class Host(Arrays):
     def delay(self, target: str, delay_ns: int = 5_000_000) -> "Host":
         """Gives the EVs that cross a target more delay."""
         self.path_stats["extra_delay_ns"][self.where(target)] = delay_ns
+        return self
+
+    def full_size_lost(self, *small: str, full: str = "", fields: Mapping[str, int] = LOST) -> "Host":
+        """Has probes show that only small packets pass where EVs cross these targets, or `full` to full-size ones.
+
+        EVs that do not pass any target have no answer.
+        """
+        self.memory = Memory()
+        answers: dict[Place, Answers] = {}
+        for target, passes in (*((t, True) for t in full.split()), *((t, False) for t in small)):
+            rows, evs = self.where(target)
+            answers |= {(int(r) - 1, int(e)): Answers(self.now - S, passes) for r, e in zip(rows, evs, strict=True)}
+        self.memory.sizes = Sizes(self.plan, answers)
+        for target in small:
+            self.set(target, fields)
+            self.path_stats["arrived_ns"][self.where(target)] = self.now
         return self
 
     def slow_nic(self, plane: int, rate: NicRate) -> "Host":

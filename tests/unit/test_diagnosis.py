@@ -20,7 +20,7 @@ from mrcd.kernel import abi
 from mrcd.kernel.enums import Drop, EvState, Reason
 from mrcd.net.link_state import LinkState, link_state, unroutable_packets
 from mrcd.net.nic_rates import NicRate
-from tests.unit.diagnosed_host import GONE, LARGE_AND_SMALL, LOSSY, SLOW, Host, S, text
+from tests.unit.diagnosed_host import GONE, LARGE_AND_SMALL, LOSSY, LOST, SLOW, Host, S, text
 
 Make = Callable[[], Host]
 GOOD, DENIED = {"state": EvState.GOOD}, {"state": EvState.DENIED}
@@ -179,6 +179,38 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
     "loss lately does not acquit a link": (loss_lately, ["loss link:1:2:3"], []),
     "what returned since does": (lambda: loss_lately(4), ["loss ev:h6:7"], []),
     "everything loses something": (lambda: loss_lately(everywhere=True), ["loss ev:h6:7"], []),
+    # ---- a small MTU ----
+    "MTU of a link": (
+        lambda: Host().full_size_lost("link:1:2:3", full="plane:1"), ["small_mtu link:1:2:3"], [
+            "the link between T0 2 and T1 3 has too small an MTU: 3 of 3 EVs through it lose all full-size packets",
+            "set the MTU of its ports to 9100", "`mrcctl probe h6 --ev 7 --size 9100` confirms it"]),
+    "MTU of a T1": (lambda: Host().full_size_lost("t1:1:2", full="plane:1"),
+                    ["small_mtu t1:1:2 or link:1:0:2"], []),
+    "MTU of a T0": (lambda: Host().full_size_lost("t0:1:2", full="plane:1"), ["small_mtu t0:1:2"], []),
+    "MTU of a peer's port": (lambda: Host().full_size_lost("nic:h4:1", full="plane:1"), ["small_mtu nic:h4:1"],
+                             ["the NIC of h4, or its port, has"]),
+    "MTU of this host's T0": (lambda: Host().full_size_lost("plane:1"), ["small_mtu nic:h0:1 or t0:1:0"],
+                              ["T0 0, this host's own, or its port to this host, has"]),
+    "MTU, told by an ICMPv6 error": (
+        lambda: Host().full_size_lost("t0:1:2", full="plane:1", fields=LOST | {"reason": Reason.ICMP_ERROR}),
+        ["small_mtu t0:1:2"], []),
+    "MTU on the way of one flow, EVs of other peers are in use": (
+        lambda: Host().full_size_lost("plane:1", fields=GOOD).set("nic:h4:1", LOST),
+        ["small_mtu nic:h0:1 or t0:1:0"], []),
+    "MTU of a T1, and not all of its EVs were probed": (
+        lambda: Host().full_size_lost("ev:h3:6", "ev:h6:6", full="t1:1:1").set("t1:1:2", LOST)
+        .put("path_stats.arrived_ns", ..., sys.maxsize), ["small_mtu t1:1:2 or link:1:0:2"], []),
+    "MTU of one link, and another is lossy": (
+        lambda: Host().full_size_lost("link:1:2:3", full="plane:1").set("link:1:1:1", LOSSY),
+        ["small_mtu link:1:2:3", "loss link:1:1:1"], []),
+    "MTU of one link, and another is dead": (
+        lambda: Host().full_size_lost("link:1:2:3", full="plane:1").set("link:1:1:1"),
+        ["link link:1:1:1", "small_mtu link:1:2:3"], []),
+    "full-size packets pass": (lambda: Host().full_size_lost(full="plane:1").set("link:1:2:3", LOSSY),
+                               ["loss link:1:2:3"], []),
+    "no EV has failed": (lambda: Host().full_size_lost("link:1:2:3", fields=GOOD), [], []),
+    "this host's MTU is known to be small": (
+        lambda: Host().full_size_lost("plane:1").own_planes(3, p1=LinkState.SMALL_MTU), ["own_nic nic:h0:1!"], []),
     "slow plane": (lambda: Host().delay("plane:1"), ["slow_plane plane:1"], []),
     "slow T1": (lambda: Host().delay("t1:1:2"), ["congestion t1:1:2 or link:1:0:2"], []),
     "slow link": (lambda: Host().delay("link:1:2:3"), ["congestion link:1:2:3"], []),
@@ -373,8 +405,8 @@ def test_kinds_have_a_severity_and_the_urgent_and_what_explains_most_come_first(
     of = {severity: {kind for kind in Kind if kind.severity is severity} for severity in Severity}
     assert of[Severity.OK] == {Kind.DENIED}
     assert of[Severity.WARNING] == {
-        Kind.PEER_DETACHED, Kind.LOSS, Kind.SLOW_PLANE, Kind.CONGESTION, Kind.DETACHED, Kind.UNDELIVERED,
-            Kind.UNKNOWN,
+        Kind.PEER_DETACHED, Kind.LOSS, Kind.SMALL_MTU, Kind.SLOW_PLANE, Kind.CONGESTION, Kind.DETACHED,
+        Kind.UNDELIVERED, Kind.UNKNOWN,
     }  # fmt: skip
     h = Host().set("plane:0", DENIED).set("t0:1:2", LOSSY).set("t1:1:3")
     assert [c.kind.severity for c in h.causes()] == [Severity.CRITICAL, Severity.WARNING, Severity.OK]

@@ -232,6 +232,7 @@ def test_two_hosts_that_do_not_hear_each_other_are_not_ready() -> None:
         ("denied", "peer:gpu2", "not_ready", "gpu2 is denied by an administrator"),
         ("denied", "t1:1:2", "note", "t1:1:2 is denied by an administrator"),
         ("loss", "link:1:0:2", "degraded", "link:1:0:2 loses packets"),
+        ("small_mtu", "link:1:0:2", "degraded", "link:1:0:2 has too small an MTU"),
         ("slow_plane", "plane:1", "degraded", "plane:1 delays packets"),
         ("wrong_cable", "nic:gpu2:1", "degraded", "nic:gpu2:1 has the cable of another NIC or port"),
         ("unknown", "ev:gpu2:5", "degraded", "ev:gpu2:5 has failed EVs, and no element explains them"),

@@ -94,6 +94,7 @@ CASES = [
         c mrc_fault cause=link target=link:1:2:2 | 0.5x40
         b mrc_fault cause=loss target=link:0:2:3 | 1x40
         b mrc_fault cause=slow_plane target=plane:3 | 1x40
+        b mrc_fault cause=small_mtu target=nic:h5:0 | 1x40
         b mrc_fault cause=others target=others | 9x40
         """,
         {
@@ -102,6 +103,7 @@ CASES = [
                 "MrcFault critical target=t1:1:2",
                 "MrcImpaired warning cause=loss target=link:0:2:3",
                 "MrcImpaired warning cause=slow_plane target=plane:3",
+                "MrcImpaired warning cause=small_mtu target=nic:h5:0",
             },
         },
     ),

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     WRONG_KEY = "wrong_key"  # two hosts refuse each other's tags
     CONFIG_DIFFERS = "config_differs"  # two hosts have different cluster files or versions
     LOSS = "loss"  # some packets are lost, others arrive
+    SMALL_MTU = "small_mtu"  # full-size packets are lost, and small ones arrive
     SLOW_PLANE = "slow_plane"  # packets take longer on a whole plane
     CONGESTION = "congestion"  # packets take longer through one element of a plane
     DENIED = "denied"  # by an administrator of this host
@@ -57,6 +58,7 @@ class Confidence(StrEnum):
 
 _WARNINGS = (
     Kind.LOSS,
+    Kind.SMALL_MTU,
     Kind.SLOW_PLANE,
     Kind.CONGESTION,
     Kind.PEER_DETACHED,
@@ -64,7 +66,7 @@ _WARNINGS = (
     Kind.UNDELIVERED,
     Kind.UNKNOWN,
 )
-_OF_ANY_TARGET = (Kind.LOSS, Kind.CONGESTION, Kind.WRONG_KEY, Kind.CONFIG_DIFFERS)
+_OF_ANY_TARGET = (Kind.LOSS, Kind.SMALL_MTU, Kind.CONGESTION, Kind.WRONG_KEY, Kind.CONFIG_DIFFERS)
 _KINDS_OF_TARGETS = {
     "t0": Kind.T0, "t1": Kind.T1, "link": Kind.LINK, "nic": Kind.PEER_NIC, "peer": Kind.PEER_DOWN, "host": Kind.HOST,
 }  # fmt: skip

@@ -49,6 +49,7 @@ class Verdict(IntEnum):
     DENIED = 6
 
 
+_LOSSES = Reason.LOSS, Reason.GREY_LOSS
 _BY_STATE = np.full(len(EvState), Verdict.NOTHING, np.uint8)
 _BY_STATE[[EvState.GOOD, EvState.SKIP]] = Verdict.GOOD
 _BY_STATE[EvState.ASSUMED_BAD], _BY_STATE[EvState.DENIED] = Verdict.FAILED, Verdict.DENIED
@@ -98,6 +99,7 @@ class Facts(Snapshot):
         self.refused: Mapping[Drop, int] = memory.refused if memory else {}
 
         self.ways: Mapping[str, Way] = memory.ways if memory else {}
+        self.is_awaiting = False  # the probes of EVs that may have lost packets are not over (memory.py)
 
         def own_plane(plane: int, name: str) -> OwnPlane:
             is_up, unroutable = bool(mask >> plane & 1), memory.unroutable.get(plane, 0) if memory else 0
@@ -157,6 +159,14 @@ class Facts(Snapshot):
         """The Verdict of each EV."""
         return self._verdicts[0]
 
+    def passes(self, full_size: bool) -> Bools:
+        """Returns on which EVs probes have shown that full-size packets pass; or that only small ones do."""
+        found = np.zeros(self.state.shape, bool)
+        answers = self._memory.sizes.of(self.plan) if self._memory else {}
+        for place, answer in answers.items():
+            found[place] = answer.passes is full_size
+        return found
+
     @property
     def has_new(self) -> bool:
         """Whether an EV is UNKNOWN still, and not counted as failed."""
@@ -180,9 +190,16 @@ class Facts(Snapshot):
         is_grey = np.zeros(verdicts.shape, bool)
         if len(peers):
             reasons = tables.evs["reason"][rows[peers], numbers]
-            is_lossy = np.isin(reasons, (Reason.LOSS, Reason.GREY_LOSS))
+            is_lossy = np.isin(reasons, _LOSSES)
             verdicts[peers[is_lossy], numbers[is_lossy]] = Verdict.LOSSY
             is_grey[peers, numbers] = reasons == Reason.GREY_LOSS
+            if self._memory:
+                is_about_loss = np.isin(self.evs["reason"], (*_LOSSES, Reason.ICMP_ERROR))
+                awaited = self._memory.sizes.awaited(self, now) & is_about_loss
+                verdicts[awaited] = Verdict.NOTHING
+                for place in self._memory.sizes.mended(self.plan):
+                    verdicts[place] = Verdict.NOTHING if states[place] == EvState.ASSUMED_BAD else verdicts[place]
+                self.is_awaiting = bool(awaited.any())
         is_lately_grey = self._memory.lately_grey(now, self.plan, is_grey) if self._memory else None
         if is_lately_grey is not None:
             verdicts[(verdicts == Verdict.GOOD) & is_lately_grey] = Verdict.LOSSY

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Keeps what the tables do not: packets dropped lately for some reasons, and EVs left for a grey loss lately."""
+"""Keeps what the tables do not: packets dropped lately for some reasons, EVs left for a grey loss lately, and which EVs
+full-size packets pass.
+"""
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
+from mrcd.health.snapshot import Bools, Snapshot
 from mrcd.kernel.enums import Drop
 from mrcd.net.way import Way
 
@@ -62,6 +66,50 @@ GREY_NS = 60_000_000_000
 """An EV with a loss of 1 % soon looks well to a few probes, returns, and is left again after some seconds."""
 
 
+HELD_NS = 4_000_000_000
+"""A suspected EV that failed less long ago is not blamed for a loss before its probes are over (sizes.py)."""
+
+Place = tuple[int, int]  # the index of a peer in the plan, and the number of an EV
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What probes on an EV have shown. `passes`: full-size packets pass; False: only small ones; None: not known.
+
+    `is_mended`: they pass, but did not at first since the EV failed.
+    """
+
+    at_ns: int  # CLOCK_MONOTONIC, when they began
+    passes: bool | None
+    is_mended: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """The answers on some EVs of a plan."""
+
+    plan: Plan | None = None
+    answers: Mapping[Place, Answers] = field(default_factory=dict)
+
+    def of(self, plan: Plan) -> Mapping[Place, Answers]:
+        """Returns the answers; none if they are those of another plan."""
+        return self.answers if plan is self.plan else {}
+
+    def mended(self, plan: Plan) -> list[Place]:
+        """Returns the EVs whose small MTU is mended, and which return soon."""
+        return [place for place, answer in self.of(plan).items() if answer.is_mended]
+
+    def awaited(self, s: Snapshot, now_ns: int) -> Bools:
+        """Returns which suspected EVs have failed within HELD_NS, and were not probed since, (peers, EVs)."""
+        found, answers = s.is_suspected.copy(), self.of(s.plan)
+        peers, evs = np.nonzero(found)
+        times = s.tables.evs["state_since_ns"][s.rows[peers], evs].astype(np.int64)
+        found[peers, evs] = now_ns - times < HELD_NS
+        for place in answers.keys() & zip(peers.tolist(), evs.tolist(), strict=True):
+            found[place] &= answers[place].at_ns < int(s.tables.evs["state_since_ns"][s.rows[place[0]], place[1]])
+        return found
+
+
 class Memory:
     """Keeps facts of the last minute that the tables do not have. Threads may read while it is written."""
 
@@ -72,6 +120,7 @@ class Memory:
         """Plane → OwnPlane.unroutable."""
         self.ways: Mapping[str, Way] = {}
         """Peer's name → the route that the kernel takes to it, where it is not mrcd's."""
+        self.sizes = Sizes()
         self._refusals, self._arrivals, self._received = Growth[Drop](), Growth[int](), Growth[str]()
         self._plan: Plan | None = None
         self._grey_ns: NDArray[np.int64] | None = None  # when an EV was last out of use for a grey loss; 0: never
@@ -94,6 +143,9 @@ class Memory:
                 return None
             times = np.zeros(is_grey.shape, np.int64)
         times[is_grey] = now_ns
+        for place, answer in self.sizes.of(plan).items():
+            if answer.passes is False or answer.is_mended:
+                times[place] = 0
         is_lately = (times > 0) & (now_ns - times < GREY_NS)
         self._plan, self._grey_ns = plan, times if is_lately.any() else None
         return is_lately

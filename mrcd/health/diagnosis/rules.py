@@ -44,6 +44,7 @@ def diagnose(facts: Facts) -> list[Cause]:
         found += _files(facts, verdicts)
         found += _peer_planes(facts, verdicts)
         found += _deaf_nics(facts, verdicts)
+        found += _small_mtus(facts, verdicts)
         if (verdicts > Verdict.GOOD).any():
             found += _evs(facts, verdicts)
     return sorted(found, key=lambda c: (_ORDER[c.kind.severity], -c.share.evs))
@@ -291,7 +292,9 @@ def _peer_planes(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
             yield _said(facts, Kind.T0, f"t0:{plane}:{t0}", sentence, do, plane, rows, Confidence.LIKELY)
         for i in np.flatnonzero(is_down & ~is_t0[facts.t0s]).tolist():
             name = facts.names[i]
-            sentence = f"Plane {plane}: {name} says that its NIC is down, or its first hop does not answer"
+            sentence = (
+                f"Plane {plane}: {name} says that its NIC is down or has a small MTU, or its first hop does not answer"
+            )
             do, target = f"on {name}: `mrcctl status`", f"nic:{name}:{plane}"
             yield _said(facts, Kind.PEER_NIC, target, sentence, do, plane, np.array([i]), Confidence.CERTAIN)
         verdicts[is_down, facts.columns(plane)] = Verdict.NOTHING
@@ -306,6 +309,26 @@ def _said(
 
 
 # ---- what EVs say ----------------------------------------------------------------------------
+
+
+def _small_mtus(facts: Facts, verdicts: Ints) -> Iterator[Cause]:
+    """Yields what lets only small packets through, and lets the EVs that it explains say nothing more."""
+    is_small = facts.passes(full_size=False) & (verdicts != Verdict.NOTHING)
+    is_full = facts.passes(full_size=True)
+    for plane, own in enumerate(facts.own_planes):
+        columns = facts.columns(plane)
+        small, full, is_suspected = is_small[:, columns], is_full[:, columns], facts.is_suspected[:, columns]
+        if not (small & is_suspected).any() or own.link is LinkState.SMALL_MTU:
+            continue
+        of_plane, t1s = verdicts[:, columns], facts.plan.paths.t1s[:, columns]
+        cover = Cover(facts, plane, small, full)
+        for e in [*cover.elements, *_rest(plane, cover.left, small | full)]:
+            yield cause(facts, e, Nature.SMALL_MTU)
+            others = is_suspected[e.rows] & ~full[e.rows]  # that cross it, and were not probed
+            if e.t1 >= 0:
+                others &= t1s[e.rows] == e.t1
+            explained = e.bad if e.place is Place.SOME else e.bad | others
+            of_plane[e.rows] = np.where(explained, Verdict.NOTHING, of_plane[e.rows])
 
 
 def _evs(facts: Facts, verdicts: Ints) -> Iterator[Cause]:

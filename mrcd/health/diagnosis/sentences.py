@@ -15,6 +15,7 @@ class Nature(Enum):
 
     FAILED = "lets nothing through", "have failed"
     LOSSY = "loses packets", "were left for their loss"
+    SMALL_MTU = "has too small an MTU", "lose all full-size packets, and no small ones"
     SLOW = "delays packets", "are slower than the fastest to the same peer by 2 ms or more"
     DENIED = "is denied", "are denied"
 
@@ -33,7 +34,11 @@ _KINDS = {
     Place.PLANE: Kind.OWN_CABLE, Place.UPLINKS: Kind.OWN_T0, Place.T0: Kind.T0, Place.T1: Kind.T1,
     Place.LINK: Kind.LINK, Place.NIC: Kind.PEER_NIC, Place.PEER: Kind.PEER_DOWN, Place.SOME: Kind.UNKNOWN,
 }  # fmt: skip
-_KINDS_BY_NATURE = {Nature.LOSSY: Kind.LOSS, Nature.SLOW: Kind.CONGESTION, Nature.DENIED: Kind.DENIED}
+_KINDS_BY_NATURE = {
+    Nature.LOSSY: Kind.LOSS, Nature.SMALL_MTU: Kind.SMALL_MTU, Nature.SLOW: Kind.CONGESTION,
+    Nature.DENIED: Kind.DENIED,
+}  # fmt: skip
+_OF_OWN_NIC = (Nature.FAILED, Nature.LOSSY, Nature.SMALL_MTU)  # and not of the plane
 _WHOLE_PLANE = (Place.PLANE, Place.UPLINKS)
 
 
@@ -77,7 +82,7 @@ def _example(facts: Facts, e: Element) -> tuple[str, int]:
 def target(facts: Facts, e: Element, nature: Nature) -> str:
     """Returns the words that name the element for `mrcctl deny`; host:NAME for this host."""
     peer, ev = _example(facts, e)
-    if e.place is Place.PLANE and nature in (Nature.FAILED, Nature.LOSSY):
+    if e.place is Place.PLANE and nature in _OF_OWN_NIC:
         return f"nic:{facts.host}:{e.plane}"
     if e.place is Place.PLANE or (e.place is Place.UPLINKS and nature is Nature.SLOW):
         return f"plane:{e.plane}"
@@ -111,9 +116,11 @@ def _sentence(facts: Facts, e: Element, nature: Nature) -> str:
         via = "all its paths" if e.place is Place.PLANE else "all its paths through T1s"
         return f"Plane {e.plane}: {via} delay packets: {which} {nature.state}, {to}"
     if e.place is Place.NIC:
-        return f"Plane {e.plane}: the NIC or cable of {peer} {nature.verb}: {which} to it {nature.state}"
+        of = f"NIC of {peer}, or its port," if nature is Nature.SMALL_MTU else f"NIC or cable of {peer}"
+        return f"Plane {e.plane}: the {of} {nature.verb}: {which} to it {nature.state}"
+    own_port = f"T0 {facts.t0}, this host's own, or its port to this host,"  # the MTU of the NIC is known
     subject = {
-        Place.PLANE: f"this host's NIC, its cable or T0 {facts.t0}",
+        Place.PLANE: f"this host's NIC, its cable or T0 {facts.t0}" if nature is not Nature.SMALL_MTU else own_port,
         Place.UPLINKS: f"T0 {facts.t0}, this host's own, on its way to the T1s",
         Place.T0: f"T0 {e.t0}",
         Place.T1: f"T1 {e.t1}",
@@ -128,6 +135,10 @@ def _next_step(facts: Facts, e: Element, nature: Nature) -> str:
         return "`mrcctl denials` says by whom and until when"
     if nature is Nature.SLOW:
         return f"look for a full or long link: `mrcctl paths --peer {peer}`, column RTT"
+    if nature is Nature.SMALL_MTU:
+        mtu = facts.plan.config.cluster.mtu
+        confirm = f"`mrcctl probe {peer} --ev {ev} --size {mtu}` confirms it"
+        return f"set the MTU of its ports to {mtu}, as [cluster] mtu says; {confirm}"
     if facts.encapsulation == "ecmp":
         return f"`mrcctl probe {peer} --ev {ev}` confirms it"
     count = " --count 500" if nature is Nature.LOSSY else ""

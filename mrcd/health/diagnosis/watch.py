@@ -51,7 +51,7 @@ class CauseWatch:
         arrivals = {plane: unroutable_packets(name) for plane, name in enumerate(plan.interfaces)}
         received = received_packets(plan.config.overlay.interface)
         self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals, received)
-        known = *self.memory.refused, *self.memory.unroutable, *self.memory.ways.items()
+        known = self.memory.sizes, *self.memory.refused, *self.memory.unroutable, *self.memory.ways.items()
         seen = (known, *_marks(Snapshot(tables, plan)))  # before the facts: what changes in between is read again
         facts = Facts(tables, plan, self.memory)
         self._unread += 1
@@ -63,6 +63,8 @@ class CauseWatch:
             if not facts.has_slow(good):
                 return self._found
         self._seen, self._found = seen, diagnose(facts)
+        if facts.is_awaiting:
+            self._unread = _AFTER
         self._is_well = not (self._found or facts.has_new or (facts.verdicts > Verdict.GOOD).any())
         return self._found
 
