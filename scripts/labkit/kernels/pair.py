@@ -9,6 +9,7 @@ machine h0 ── tap0 ┐ namespace h0        ┌ T0 ┐
 import contextlib
 import functools
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ QUEUES = (
     2  # virtio-net queue pairs, one per CPU. With more, Linux 6.12 cannot unbind a card with XDP (docs/hardware.md)
 )
 _SHAPE = {"hosts": 2, "hosts_per_t0": 1, "planes": PLANES, "t1": 2, "mtu": MTU, "daemon": False}
-_START_S = 180.0
+_START_S = 600.0  # an emulated CPU that other processes delay
 _ASK_EACH_S = 1.0  # a request keeps an emulated CPU busy for some tenths of a second
 # An emulated CPU pauses at times, and a late probe restarts the hold-down. The default doubles it up to 60 s.
 _HEALTH = "\n[health]\nhold_down_ms = 1000\nhold_down_max_ms = 1000\n"
@@ -82,7 +83,9 @@ class Pair:
     def start_daemons(self) -> None:
         """Starts both mrcd, and waits until they answer."""
         for h in self.hosts.values():
-            self.pids[h.name] = h.start(["mrcd", "--config", str(h.directory / "mrcd.toml")], "mrcd.log")
+            shutil.copy(self.lab.state.secrets, h.directory)
+            argv = ["env", f"CREDENTIALS_DIRECTORY={h.directory}", "mrcd", "--config", str(h.directory / "mrcd.toml")]
+            self.pids[h.name] = h.start(argv, "mrcd.log")
         for name in self.hosts:
             self.wait(functools.partial(self.get, name, "/v1/status"), f"mrcd of {name} answers", _START_S)
 
