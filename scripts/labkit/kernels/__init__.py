@@ -9,6 +9,7 @@ shaped         the checks of hosts that pace, shape or queue their traffic
 machine        boots a kernel for one command
 host, pair     one machine, or two, that stay up, with network cards
 nics           the checks of a network card
+geneve         Geneve beside mrcd's encapsulation: packets per 100 segments
 paced          a TCP flow of a fixed rate
 fresh_debian   a new Debian on which `make demo` runs
 packages       fetches kernels

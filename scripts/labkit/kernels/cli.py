@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from labkit import entry
-from labkit.kernels import fresh_debian, guest, machine, matrix, nics, packages
+from labkit.kernels import fresh_debian, geneve, guest, machine, matrix, nics, packages
 
 _QUICK = ("programs", "smoke")
 _WHOLE = ("programs", "packets", "lab", "life", "tunnels", "shaped", "lockdown")
@@ -81,6 +81,20 @@ def test_nics(series: str, chosen: tuple[str, ...], only: tuple[str, ...], as_js
     else:
         print("\n".join(matrix.lines(rows, each=True)))
     return 0 if all(r.ok for r in rows) else 1
+
+
+@kernels.command("geneve")
+@click.option("--kernel", "series", type=_SERIES, default=packages.SERIES[-1], show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="one document on stdout")
+def compare_geneve(series: str, as_json: bool) -> None:
+    """Count the packets of a TCP flow over Geneve and over mrcd, between two machines: docs/wire-format.md."""
+    machine.prepare()
+    kernel = packages.kernel(series)
+    cases = geneve.run(kernel, _RESULTS / "geneve")
+    if as_json:
+        entry.print_json({"kernel": kernel.release, "cases": [c.document() for c in cases]})
+    else:
+        print("\n".join(geneve.lines(cases)))
 
 
 @kernels.command("demo")

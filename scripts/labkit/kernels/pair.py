@@ -66,11 +66,14 @@ class Pair:
             if done.returncode:
                 raise MachineError(f"{h.name}: {script}: {done.stderr.strip() or done.stdout.strip()}")
 
-    def write_config(self, mtu: int = 1500, interfaces: list[str] | None = None, hook: str = "auto") -> None:
+    def write_config(
+        self, mtu: int = 1500, interfaces: list[str] | None = None, hook: str = "auto", granularity: str = "burst"
+    ) -> None:
         """Writes the cluster file, which both hosts read."""
         text = self.lab.fabric.toml.replace(f"mtu = {MTU}", f"mtu = {mtu}")
         names = f"[interfaces]\nnames = {json.dumps(interfaces or self.interfaces)}\n"
         text = text.replace("[interfaces]\n", names).replace('hook = "auto"', f'hook = "{hook}"') + _HEALTH
+        text = text.replace('granularity = "burst"', f'granularity = "{granularity}"')
         for h in self.hosts.values():
             (h.directory / "mrcd.toml").write_text(text, encoding="utf-8")
 
