@@ -187,7 +187,8 @@ class Comparison:
     def _dropped(self) -> Counter[str]:
         raw = libbpf.lookup_all(self._drops_fd, len(Drop), 8 * self._cpus)
         counts = np.frombuffer(raw, np.uint64).reshape(len(Drop), -1).sum(axis=1).tolist()
-        return Counter({drop.text: n for drop, n in zip(Drop, counts, strict=True) if n})
+        named = zip(list(Drop)[1:], counts[1:], strict=True)  # the first is a mark: mark_own_drop() in maps.h
+        return Counter({drop.text: n for drop, n in named if n})
 
 
 def _predicted(hook: Hook, host: Host, frame: bytes, ifindex: int, gso_size: int, at_ns: int) -> Outcome:
