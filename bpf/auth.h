@@ -25,7 +25,7 @@
 #define AGE_MAX_NS 500000000LL /* hosts and virtual machines can stand still for so long */
 #define AHEAD_MAX_NS 100000000LL /* a packet can come so much sooner than the one that told the clock */
 #define CLOCK_ERROR_NS 10000000ULL /* a smaller change of the clock is delay */
-#define SEEN_TRIES 8
+#define SEEN_TRIES 32
 #define CLOCK_DOUBT_NS 20000000ULL /* a peer's clock is requested if it was not heard for so long */
 #define CLOCK_RTT_MAX_NS 100000000ULL /* a reply that took longer does not tell the clock */
 
@@ -242,13 +242,13 @@ static __always_inline void learn_clock(struct mrc_auth *auth, __u64 tx_ns, __u6
 /* Return the epoch of the peer's tables: another one after each change of their generation. Two CPUs may both see the
  * change: then an epoch is left out.
  */
-static __always_inline __u32 table_epoch(struct mrc_replay *replay, __u32 generation)
+static __always_inline __u32 table_epoch(__u32 *known, __u32 *epoch, __u32 generation)
 {
-	if (replay->generation != generation) {
-		replay->generation = generation;
-		__sync_fetch_and_add(&replay->epoch, 1);
+	if (*known != generation) {
+		*known = generation;
+		__sync_fetch_and_add(epoch, 1);
 	}
-	return replay->epoch;
+	return *epoch;
 }
 
 /* The word of a replay window that holds a number. */

@@ -25,7 +25,9 @@ struct push {
 	__u32 index; /* the EV's index in the tables */
 	__u32 path_ev; /* number of the EV, for flow label and source port */
 	__u32 payload; /* bytes after the MRC header */
+	__u32 number; /* of a critical packet */
 	__u8 traffic_class;
+	__u8 flags; /* MRC_FLAG_* */
 };
 
 /* Return the bytes of a path's SRH, bounded for the verifier. */
@@ -182,7 +184,9 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	 * have stopped this CPU since `now`.
 	 */
 	p->ev->last_tx_ns = later_than(later_than(now_ns(), delivery_ns(skb)), p->ev->last_tx_ns);
-	mrc.seq = bpf_htonl(__sync_fetch_and_add(&p->ev->tx_packets, segments));
+	mrc.seq = __sync_fetch_and_add(&p->ev->tx_packets, segments);
+	mrc.flags = p->flags;
+	mrc.seq = bpf_htonl(p->flags & MRC_FLAG_CRITICAL ? p->number : mrc.seq);
 	__sync_fetch_and_add(&p->ev->tx_bytes, p->payload);
 	mrc.segments = bpf_htons(segments);
 	mrc.tx_ns = bpf_cpu_to_be64(now);

@@ -59,7 +59,9 @@ static __always_inline int is_recent(const struct mrc_hdr *mrc, const struct mrc
 	const struct mrc_auth *auth = auth_at(bpf_ntohs(mrc->receiver));
 	__u32 seq = bpf_ntohl(mrc->seq), newest = ev->tx_packets;
 
-	if (mrc->type == MRC_PROBE_REQUEST && auth)
+	if (mrc->type == MRC_DATA && mrc->flags & MRC_FLAG_CRITICAL)
+		newest = critical_number(bpf_ntohs(mrc->receiver));
+	else if (mrc->type == MRC_PROBE_REQUEST && auth)
 		newest = auth->sent + 1;
 	else if (mrc->type != MRC_DATA)
 		return 0;

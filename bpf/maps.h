@@ -38,6 +38,7 @@ MRC_ARRAY(mrc_srhs, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_srh);
 MRC_ARRAY(mrc_peers, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_peer);
 MRC_ARRAY(mrc_auths, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_auth);
 MRC_ARRAY(mrc_replays, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_replay);
+MRC_ARRAY(mrc_copies, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_copies);
 MRC_ARRAY(mrc_reports, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_reports);
 MRC_ARRAY(mrc_watches, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_watch);
 MRC_ARRAY(mrc_clock, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, struct mrc_clock);
@@ -83,7 +84,7 @@ MRC_FIXED_ARRAY(mrc_classes, BPF_MAP_TYPE_ARRAY, 1, struct mrc_classes);
 MRC_FIXED_ARRAY(mrc_flowlets, BPF_MAP_TYPE_ARRAY, FLOWLETS, struct mrc_flowlet);
 /* Time of a flow's newest ACK; index: low bits of its hash. */
 MRC_FIXED_ARRAY(mrc_acks, BPF_MAP_TYPE_ARRAY, ACK_FLOWS, __u64);
-MRC_FIXED_ARRAY(mrc_dup_ack_times, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u64); /* time of the CPU's newest ACK copy */
+MRC_FIXED_ARRAY(mrc_copied, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u64); /* time up to which the CPU's copies are paid */
 MRC_FIXED_ARRAY(mrc_sack_gaps, BPF_MAP_TYPE_ARRAY, SACK_GAPS, struct mrc_sack_gap);
 MRC_FIXED_ARRAY(mrc_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct mrc_scratch);
 MRC_FIXED_ARRAY(mrc_t1_failures, BPF_MAP_TYPE_ARRAY, T1_FAILURES, struct mrc_t1_failure);
@@ -144,6 +145,20 @@ static __always_inline struct mrc_auth *auth_at(__u32 host_id)
 static __always_inline struct mrc_replay *replay_at(__u32 host_id)
 {
 	return bpf_map_lookup_elem(&mrc_replays, &host_id);
+}
+
+static __always_inline struct mrc_copies *copies_at(__u32 host_id)
+{
+	return bpf_map_lookup_elem(&mrc_copies, &host_id);
+}
+
+/* Return the number of the next critical packet to a peer (replicate.h). */
+static __always_inline __u32 critical_number(__u32 host_id)
+{
+	const struct mrc_copies *copies = copies_at(host_id);
+	const struct mrc_node *self = node();
+
+	return copies && self ? self->generation + copies->sent : 0;
 }
 
 static __always_inline struct mrc_watch *watch_at(__u32 host_id)

@@ -7,7 +7,7 @@
  *      its traffic (classes.h), and takes the next EV of the next plane (spray.h). Queues shift the choice of the plane
  *      (balance.h).
  *   2. Push. It makes room and writes the outer headers (headers.h), also around packets that have a tunnel already
- *      (tunnel.h). An isolated ACK is sent twice (dup_ack.h). A packet can carry a probe request (piggyback.h).
+ *      (tunnel.h). A critical packet takes two EVs (replicate.h). A packet can carry a probe request (piggyback.h).
  *   3. Wire. IPv6, perhaps an SRH, UDP, MRC header, inner packet (mrc_wire.h). The switches forward by uSID. Their
  *      ICMPv6 errors count against the EV (icmp.h); drops by this host's own queueing disciplines do not (unsent.h).
  *   4. Pop. mrc_pop_xdp or mrc_pop parses and verifies the outer headers (parse.h, pop.h) and removes them (headers.h).
@@ -27,7 +27,7 @@
  *   mrc_push        tc egress of mrc0, tc ingress of mrc0's peer: steps 1 to 3. In burst granularity at mrc0; only
  *                   segments of bursts that mrc0 had to segment first come to its peer (tunnel.h). In packet
  *                   granularity at the peer; at mrc0 it keeps the priorities of packets
- *   mrc_probe       tc egress of mrc0's peer: turns a clone into a probe request, an ACK copy or the timer packet
+ *   mrc_probe       tc egress of mrc0's peer: turns a clone into a probe request, a copy or the timer packet
  *   mrc_timer       tc ingress of tmrc0: handles each pass of the timer packet
  *   mrc_pop         tc ingress of the plane NICs: steps 4 to 7
  *   mrc_pop_xdp     XDP of the plane NICs: step 4 for data, before the kernel makes an skb; mrc_pop delivers the
@@ -53,7 +53,7 @@
 #include "deliver.h"
 #include "inner.h"
 #include "pop.h"
-#include "dup_ack.h"
+#include "replicate.h"
 #include "kernel_sids.h"
 #include "source_check.h"
 #include "unsent.h"
@@ -93,7 +93,6 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_node *self = node();
 	struct mrc_rotation *rotation;
 	struct mrc_peer *peer;
-	struct tcphdr tcp;
 	int ack, at_mrc0;
 	__u32 segments, length, gap_us, entry, host_id, policy;
 	enum mrc_drop reason;
@@ -134,7 +133,7 @@ int mrc_push(struct __sk_buff *skb)
 	/* Large packets wait for twice the gap: a small packet from the peer may come, on which a request costs less.
 	 * So do ACKs, unless ACKs are all there is: a later ACK makes up for a lost one.
 	 */
-	ack = is_pure_ack(skb, &inner, &tcp);
+	ack = is_pure_ack(skb, &inner);
 	if (!ack)
 		rotation->data = 1;
 	note_priority(skb, host_id);
@@ -143,8 +142,10 @@ int mrc_push(struct __sk_buff *skb)
 		keep_timer_packet(skb, self, request.now);
 	if (piggyback_probe(skb, self, peer, rotation, &request, gap_us))
 		request.now = now_ns(); /* this packet is sent after the request */
-	if (ack && policy <= MRC_POLICY_SPRAY && should_duplicate(skb, &inner, &tcp, request.now))
-		send_clone(skb, self, CLONE_DUP_ACK, &request);
+	if (is_critical(skb, &inner, policy, ack, request.now) && replicate(skb, self, &request, ack)) {
+		p.flags = MRC_FLAG_CRITICAL;
+		p.number = request.report_seq;
+	}
 	if (!classed_ev(skb, &inner, policy, peer, host_id, linked_planes(self, peer), request.now, rotation,
 			&choice) ||
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
@@ -170,8 +171,8 @@ int mrc_probe(struct __sk_buff *skb)
 	 * arrives next, the kernel writes the time of day, and fq would drop it as 50 years early.
 	 */
 	bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
-	if (job == CLONE_DUP_ACK)
-		return push_dup_ack(skb, self, &slot->request);
+	if (job == CLONE_COPY)
+		return push_copy(skb, self, &slot->request);
 	if (job == CLONE_TIMER_PACKET)
 		return make_timer_packet(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->timer_ifindex, 0);
 	verdict = push_clone(skb, self, &slot->request);
@@ -314,6 +315,8 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		reason = check_hosts(o.mrc + 1, c.end, inner_proto, a.peer, a.host_id, packets);
 	if (reason)
 		return drop_xdp(reason);
+	if (o.mrc->flags & MRC_FLAG_CRITICAL && !is_first_copy(a.host_id, a.peer->generation, bpf_ntohl(o.mrc->seq)))
+		return XDP_DROP; /* eliminated */
 	if (bpf_xdp_adjust_head(ctx, headers))
 		return drop_xdp(MRC_DROP_POP_FAILED);
 	inner_eth = (void *)(long)ctx->data;

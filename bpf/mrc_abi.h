@@ -12,7 +12,7 @@
 #include "mrc_events.h"
 #include "mrc_wire.h"
 
-#define MRC_ABI_VERSION 13 /* of the tables: it names the directory of the pins */
+#define MRC_ABI_VERSION 14 /* of the tables: it names the directory of the pins */
 
 enum mrc_version { /* the versions as BTF: the loader reads them from an object before it changes anything */
 	MRC_VERSION_ABI = MRC_ABI_VERSION,
@@ -138,14 +138,13 @@ struct mrc_peer {
 	__u32 generation; /* programs: of the peer's tables, from its newest probe */
 	__u32 usable_changes; /* programs: changes after which `usable` must be computed again; a count */
 	__u32 usable_planes; /* programs: a bit per plane that has usable EVs */
-	__u32 dup_acks; /* programs: ACKs sent to the peer twice (dup_ack.h); a count */
 	__u8 key_ids[4]; /* programs: keys that the peer accepts, by its newest probe; MRC_KEY_IDS of them */
 	__u32 refused; /* programs: packets that arrived with foreign inner addresses (source_check.h); a count */
-	__u64 plain_ns; /* programs: when the peer last sent by plain SRv6, by its newest probe, or was not heard */
 	__u32 fingerprint; /* programs: of the peer's cluster file, from its newest probe; 0 = not told */
+	__u64 plain_ns; /* programs: when the peer last sent by plain SRv6, by its newest probe, or was not heard */
 	__u32 slow_planes; /* programs: planes that are much slower than the quickest, as bits (balance.h) */
 	__u32 slow_ns; /* programs: time per packet of the slowest of these */
-	__u32 reserved;
+	__u64 reserved;
 	/* third and fourth cache line */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of the peer's packets */
 };
@@ -194,6 +193,20 @@ struct mrc_replay {
 	__u64 replies[MRC_REPLAY_WORDS]; /* to requests of this host */
 };
 _Static_assert(sizeof(struct mrc_replay) == 1032, "mrc_replay has no padding");
+
+/* The critical packets of a peer: each has a number among all critical packets to its receiver. Index: host id. Programs
+ * only: a row outlives its peer, as mrc_replay.
+ */
+struct mrc_copies {
+	__u32 generation; /* of the peer's tables, by its newest probe: new tables count anew */
+	__u32 epoch; /* changes of the generation; a count */
+	__u64 seen[MRC_REPLAY_WORDS]; /* numbers that arrived, as in mrc_replay */
+	__u32 sent; /* critical packets sent to the peer twice; a count */
+	__u32 sent_once; /* critical packets sent to the peer once: the CPU had copied too many; a count */
+	__u32 delivered; /* critical packets from the peer: the first copy; a count */
+	__u32 eliminated; /* second copies from the peer; a count */
+};
+_Static_assert(sizeof(struct mrc_copies) == 536, "mrc_copies has no padding");
 
 /* The reports requested from a peer. Index: host id. Programs only. */
 struct mrc_reports {
@@ -326,6 +339,7 @@ enum mrc_policy {
 	MRC_POLICY_SPRAY, /* each packet, or burst, takes the next EV */
 	MRC_POLICY_FLOWLET, /* a flow keeps its EV until it pauses */
 	MRC_POLICY_PINNED, /* a flow keeps its EV until the EV fails */
+	MRC_POLICY_CRITICAL, /* each packet takes two EVs (replicate.h) */
 };
 
 /* Value of the overlay trie: __u32, the host id and above it enum mrc_policy. */
@@ -399,10 +413,11 @@ struct mrc_settings {
 	__u32 unanswered; /* sweeps in a row without a reply after which the peer is silent */
 	__u32 idle_probes; /* probes per second that may be sent beyond those that traffic pays for */
 	__u32 peers; /* rows of the peers' tables */
-	__u32 shared_links; /* 1 = carriers name the switches of a path, so shared links are known */
-	__u32 classes; /* 1 = some ports or DSCPs have a policy */
+	__u16 shared_links; /* 1 = carriers name the switches of a path, so shared links are known */
+	__u16 classes; /* 1 = some ports or DSCPs have a policy */
 	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that pauses for so long may take another EV */
-	__u32 dup_ack_us; /* an ACK is sent twice if the flow's previous ACK is this old; 0 = never */
+	__u32 dup_ack_us; /* an ACK is critical if the flow's previous ACK is this old; 0 = never */
+	__u32 copy_ns; /* each CPU copies one critical packet in so long, on average; 0 = none */
 	__u32 kernel_has; /* enum mrc_kernel_has; without a feature the programs use a slower way */
 	__u32 netns; /* inode number of the NICs' network namespace */
 	__u32 source_check; /* 1 = inner addresses must be those of their hosts (source_check.h) */

@@ -84,7 +84,7 @@ struct request {
 	__u64 now;
 	__u32 host_id;
 	__u32 number; /* of the EV */
-	__u32 report_seq; /* of the report, if one is requested */
+	__u32 report_seq; /* of the report, if one is requested; of a copy: its number (replicate.h) */
 	__u16 kind; /* enum mrc_probe_kind */
 	__u16 traffic_class; /* of the packet under a piggybacked request; others use mrc_reports.traffic_class */
 	__u16 first; /* EV of the report's first count */
@@ -94,7 +94,7 @@ struct request {
 /* Jobs of mrc_probe: the packet that it makes of a clone. */
 #define CLONE_REQUEST 1
 #define CLONE_TIMER_PACKET 2 /* timer_packet.h */
-#define CLONE_DUP_ACK 3 /* dup_ack.h */
+#define CLONE_COPY 3 /* replicate.h */
 
 /* The job that mrc_push or mrc_pop leaves for mrc_probe, which runs on the clone at once. One per CPU. */
 struct mrc_clone_job {

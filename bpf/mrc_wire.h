@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 /* mrc_hdr.version of data, and of probes. Probes are the same in all versions: they say which data their sender takes. */
-#define MRC_WIRE_VERSION 2
+#define MRC_WIRE_VERSION 3
 #define MRC_PROBE_VERSION 2
 
 #define MRC_MAX_PLANES 8 /* bits of mrc_probe.plane_mask in use */
@@ -29,12 +29,16 @@ enum mrc_type {
 	MRC_PROBE_REPLY = 3, /* mrc_probe follows */
 };
 
-/* Bits of mrc_hdr.flags. Bit 0 is reserved for retransmissions.
+/* Bits of mrc_hdr.flags.
+ *
+ * CRITICAL: the sender sent this data packet twice, on two EVs, with the same number. The receiver delivers the copy that
+ * comes first (IEEE 802.1CB calls this frame replication and elimination).
  *
  * DIAGNOSTIC: a tool of an administrator sent this probe (mrcctl probe, trace, doctor). The peer answers the request
  * but does not count it. The tool reads the reply from its packet socket, and the programs then discard it. So no
  * diagnostic probe changes path statistics or EV states.
  */
+#define MRC_FLAG_CRITICAL 0x1
 #define MRC_FLAG_DIAGNOSTIC 0x2
 
 /* Follows the UDP header. It names the path, because every hop consumes a part of the uSID carrier. */
@@ -45,7 +49,9 @@ struct mrc_hdr {
 	__u8 key_id; /* key of `auth`: mrc_auth.tx_id of the sender; 0 = not tagged */
 	__be16 sender; /* host id */
 	__be16 ev; /* of the sender's EVs to the receiver; in a reply: the EV that was probed, whichever way it takes */
-	/* Data: wire packets sent on this EV before this one. Requests: number to this receiver. Replies: the request's. */
+	/* Data: wire packets sent on this EV before this one; critical: number of the packet among all critical ones to this
+	 * receiver. Requests: number to this receiver. Replies: the request's.
+	 */
 	__be32 seq;
 	__be16 segments; /* wire packets in this burst; 1 unless the sender left a GSO packet whole */
 	__be16 receiver; /* host id */

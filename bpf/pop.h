@@ -10,6 +10,7 @@
 #include "inner.h"
 #include "answer_probe.h"
 #include "apply_reply.h"
+#include "replicate.h"
 #include "sack_hiding.h"
 #include "source_check.h"
 
@@ -175,6 +176,8 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 				     packets);
 	if (reason)
 		return drop_skb(reason);
+	if (o->mrc->flags & MRC_FLAG_CRITICAL && !is_first_copy(a->host_id, a->peer->generation, bpf_ntohl(o->mrc->seq)))
+		return TC_ACT_SHOT; /* eliminated, not dropped */
 	if (take_headers_off(skb, o->length, inner_proto))
 		return drop_skb(MRC_DROP_POP_FAILED);
 	eth = (void *)(long)skb->data;
@@ -218,8 +221,10 @@ static __always_inline enum mrc_drop check_request(const struct mrc_scratch *scr
 		return MRC_DROP_NONE;
 	if (generation != a->peer->generation && is_overtaken(tx_ns, a->peer->plane_mask_ns))
 		return MRC_DROP_STALE;
-	return is_first(replay->requests, bpf_ntohl(c->mrc.seq), table_epoch(replay, generation)) ? MRC_DROP_NONE :
-											     MRC_DROP_REPLAYED;
+	return is_first(replay->requests, bpf_ntohl(c->mrc.seq),
+			table_epoch(&replay->generation, &replay->epoch, generation)) ?
+		       MRC_DROP_NONE :
+		       MRC_DROP_REPLAYED;
 }
 
 /* Handle a probe. Its MRC header is verified; the rest is not yet. */

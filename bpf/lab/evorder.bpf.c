@@ -68,6 +68,8 @@ int lab_evorder(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	seq = bpf_ntohl(h.mrc.seq);
 	segments = bpf_ntohs(h.mrc.segments);
+	if (h.mrc.flags & MRC_FLAG_CRITICAL)
+		seq = ev->next; /* it has a number of its own */
 	/* If a burst was segmented on its way, each of its packets carries the values of the whole burst. */
 	if (!skb->gso_size && segments > 1)
 		return TC_ACT_UNSPEC;

@@ -153,8 +153,13 @@ class Overlay(Section):
     )
     dup_ack_us: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=100,
-        description="mrcd sends a TCP acknowledgement without data on two paths if its flow's last one is at least "
-        "this old: both ends would have to wait for timers if it was lost; 0: never",
+        description="a TCP acknowledgement without data is critical if its flow's last one is at least this old: "
+        "both ends would have to wait for timers if it was lost; 0: never",
+    )
+    copies_per_s: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        default=20_000,
+        description="so many critical packets per second does each CPU send on two paths; further ones take one path; "
+        "0: all of them",
     )
     burst_bytes: Annotated[int, Field(ge=2048, le=65_535)] = Field(
         default=65_535,
@@ -221,9 +226,9 @@ class Class(Section):
     DSCP.
     """
 
-    policy: Literal["spray", "flowlet", "pinned"] = Field(
+    policy: Literal["spray", "flowlet", "pinned", "critical"] = Field(
         description="when a flow changes its path: with every packet (spray), after a pause of overlay.flowlet_us "
-        "(flowlet), or when the path fails (pinned)"
+        "(flowlet), or when the path fails (pinned); critical: each packet takes two paths, and the first is delivered"
     )
     prefixes: list[Network] = Field(
         default_factory=list, description="prefixes of destinations, within a host's prefixes"

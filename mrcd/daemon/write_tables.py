@@ -65,7 +65,7 @@ def write_peers(
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
             for table in (tables.peers, tables.evs, tables.path_stats, tables.reports, tables.watches):
-                erased.erase(row, table, row)  # not rxs, auths and replays: both ends count on if the peer comes back
+                erased.erase(row, table, row)  # the others stay: both ends count on if the peer comes back
             for name in ("clock_ns", "untagged"):  # another host may come
                 erased.erase(row, tables.auths[name], row)
     rows = np.array([p.host.id for p in plan.peers], np.int64)

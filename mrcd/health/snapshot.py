@@ -45,6 +45,7 @@ class Snapshot:
         self.planes, self.width = plan.paths.shape
         self.used = slice(0, self.planes * self.width)
         self.peers, self.auths = Columns(tables.peers, self.rows), Columns(tables.auths, self.rows)
+        self.copies = Columns(tables.copies, self.rows)
         self.evs = Columns(tables.evs, self.rows, self.used)
         self.path_stats = Columns(tables.path_stats, self.rows, self.used)
 

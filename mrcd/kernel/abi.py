@@ -46,6 +46,7 @@ SRH: Layout
 PEER: Layout
 AUTH: Layout
 REPLAY: Layout
+COPIES: Layout
 REPORTS: Layout
 WATCH: Layout
 CLOCK: Layout

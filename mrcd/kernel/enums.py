@@ -30,6 +30,7 @@ class Policy(IntEnum):
     SPRAY = 1
     FLOWLET = 2
     PINNED = 3
+    CRITICAL = 4
 
 
 class Reason(_Named):

@@ -27,7 +27,7 @@ class Tables:
     planes (8,) abi.PLANE                     srhs    (peers × evs_per_peer or 1,) abi.SRH
     watches (peers,) abi.WATCH                clock   () abi.CLOCK
     auths  (peers,) abi.AUTH                  replays (peers,) abi.REPLAY
-    links  (rows × 8 planes,) abi.LINK
+    links  (rows × 8 planes,) abi.LINK        copies  (peers,) abi.COPIES
     """
 
     def __init__(self, pins: Path, *, writable: bool) -> None:
@@ -40,6 +40,7 @@ class Tables:
         self.rxs = self._map("mrc_rxs", abi.RX, writable).reshape(n, -1)
         self.auths = self._map("mrc_auths", abi.AUTH, writable)
         self.replays = self._map("mrc_replays", abi.REPLAY, writable)
+        self.copies = self._map("mrc_copies", abi.COPIES, writable)
         self.reports = self._map("mrc_reports", abi.REPORTS, writable)
         self.srhs = self._map("mrc_srhs", abi.SRH, writable)
         self.planes = self._map("mrc_planes", abi.PLANE, writable)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 
 from mrcd.auth.tag import TAG_BYTES, tag
+from mrcd.versions import PROBE_VERSION
 
-WIRE_VERSION = 2
 REQUEST, REPLY = 2, 3  # enum mrc_type
 DIAGNOSTIC = 0x2  # MRC_FLAG_DIAGNOSTIC: no program counts the packet or changes an EV state by it
 SPORT_BASE = 0xC000
@@ -78,7 +78,7 @@ def build(
     """
     routing = srh(segments)
     mrc = _MRC.pack(
-        WIRE_VERSION,
+        PROBE_VERSION,
         probe.kind,
         DIAGNOSTIC,
         key_id,
@@ -124,7 +124,7 @@ def read(frame: bytes, udp_port: int) -> Probe | None:
         return None
     at += _UDP_HEADER
     version, kind, flags, key_id, sender, ev, _, _, receiver, _ = _MRC.unpack_from(frame, at)
-    if version != WIRE_VERSION or kind not in (REQUEST, REPLY) or not flags & DIAGNOSTIC:
+    if version != PROBE_VERSION or kind not in (REQUEST, REPLY) or not flags & DIAGNOSTIC:
         return None
     tag_at = at + _MRC.size
     fixed_at = tag_at + TAG_BYTES

@@ -37,7 +37,9 @@ def documents(s: Snapshot, most: int | None = None) -> list[Document]:
         "reachable": s.is_reachable.tolist(),
         "detached": s.is_detached.tolist(),
         "heard_ns": s.heard_ns.tolist(),
-        **{name: s.peers[name].tolist() for name in ("plane_mask", "dup_acks", "refused")},
+        **{name: s.copies[name].tolist() for name in ("sent_once", "delivered", "eliminated")},
+        "copied": s.copies["sent"].tolist(),
+        **{name: s.peers[name].tolist() for name in ("plane_mask", "refused")},
     }
     found = []
     for i in range(len(s.rows)) if most is None else _worst(s)[:most]:
@@ -59,7 +61,12 @@ def documents(s: Snapshot, most: int | None = None) -> list[Document]:
                 "lost_packets": lost,
                 "loss_ratio": lost / sent if sent else 0.0,
                 "rtt_ns": None if np.isnan(c["rtt_ns"]) else int(c["rtt_ns"]),
-                "dup_acks": c["dup_acks"],
+                "critical": {
+                    "sent_twice": c["copied"],
+                    "sent_once": c["sent_once"],
+                    "delivered": c["delivered"],
+                    "eliminated": c["eliminated"],
+                },
                 "refused_packets": c["refused"],
                 "heard_s": (now - heard) / 1e9 if heard else None,
                 "prefixes": [str(p) for p in peer.host.prefixes],

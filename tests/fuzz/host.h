@@ -112,6 +112,16 @@ static __u64 drops_now(void)
 	return sum;
 }
 
+/* Return the copies of critical packets eliminated so far. */
+static __u64 eliminated_now(void)
+{
+	__u64 sum = 0;
+
+	for (__u32 i = 0; i < PEERS; i++)
+		sum += ((struct mrc_copies *)mrc_copies.host.memory)[i].eliminated;
+	return sum;
+}
+
 /* ---- the tables, filled as the daemon would --------------------------------------------- */
 
 #define MAP(name, entries) make_map(&name.host, sizeof(*name.value), entries)
@@ -126,6 +136,7 @@ static void make_maps(void)
 	MAP(mrc_peers, PEERS);
 	MAP(mrc_auths, PEERS);
 	MAP(mrc_replays, PEERS);
+	MAP(mrc_copies, PEERS);
 	MAP(mrc_reports, PEERS);
 	MAP(mrc_watches, PEERS);
 	MAP(mrc_clock, 1);
@@ -151,7 +162,7 @@ static void make_maps(void)
 	FIXED_MAP(mrc_classes);
 	FIXED_MAP(mrc_flowlets);
 	FIXED_MAP(mrc_acks);
-	FIXED_MAP(mrc_dup_ack_times);
+	FIXED_MAP(mrc_copied);
 	FIXED_MAP(mrc_sack_gaps);
 	FIXED_MAP(mrc_scratch);
 	FIXED_MAP(mrc_t1_failures);

@@ -332,6 +332,15 @@ struct bpf_sock *bpf_sk_fullsock(struct bpf_sock *s)
 	return host.random & 2 ? &full_sock : 0;
 }
 
+struct bpf_tcp_sock *bpf_tcp_sock(struct bpf_sock *s)
+{
+	static struct bpf_tcp_sock connection;
+
+	require(s == &full_sock);
+	connection.snd_nxt = host.random;
+	return host.random & 4 ? &connection : 0;
+}
+
 /* ---- helpers for XDP ---- */
 
 long bpf_xdp_adjust_head(struct xdp_md *ctx, int change)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from mrcd.kernel.abi import MAX_PLANES
 from tests.packet.model_host import (
+    CRITICAL,
     DATA,
     DETACHED,
     DIAGNOSTIC,
@@ -18,15 +19,16 @@ from tests.packet.model_host import (
     REPLY,
     REQUEST,
     UDP,
-    VERSION,
     Arriving,
     DroppedError,
+    EliminatedError,
     Host,
     NotOursError,
     Outcome,
     Outer,
     parse,
     signed,
+    version,
 )
 from tests.packet.model_inner import addresses, eth_type_of, is_udp, merged, with_own_lengths
 from tests.packet.model_probe import JUDGED, Probe
@@ -50,6 +52,8 @@ def _outcome(act: Callable[[Arriving], None], at: Arriving) -> Outcome:
         act(at)
     except NotOursError:
         pass
+    except EliminatedError:
+        at.out.verdict = "drop"  # not counted as a drop
     except DroppedError as reason:
         at.out.verdict, at.out.drop = "drop", str(reason)
     return at.out
@@ -121,11 +125,11 @@ def _plane(at: Arriving, o: Outer) -> int:
 
 
 def _is_diagnostic_reply(o: Outer) -> bool:
-    return (o.version, o.type) == (VERSION, REPLY) and bool(o.flags & DIAGNOSTIC)
+    return (o.version, o.type) == (version(REPLY), REPLY) and bool(o.flags & DIAGNOSTIC)
 
 
 def _is_link_probe(at: Arriving, o: Outer) -> bool:
-    return (o.version, o.type, o.sender, o.receiver) == (VERSION, REQUEST, at.host.id, at.host.id)
+    return (o.version, o.type, o.sender, o.receiver) == (version(REQUEST), REQUEST, at.host.id, at.host.id)
 
 
 def _pop_link_probe(at: Arriving, o: Outer, plane: int) -> None:
@@ -140,7 +144,7 @@ def _pop_link_probe(at: Arriving, o: Outer, plane: int) -> None:
 def _verify(at: Arriving, o: Outer, plane: int) -> None:
     """Checks that a peer has sent the packet on this path; of data also tag and age. Raises DroppedError."""
     for reason, is_wrong in (
-        ("bad_version", o.version != VERSION),
+        ("bad_version", o.version != version(o.type)),
         ("bad_type", o.type not in (DATA, REQUEST, REPLY)),
         ("wrong_receiver", o.receiver != at.host.id),
         ("unknown_sender", o.sender not in at.host.peers),
@@ -187,7 +191,20 @@ def _pop_data(at: Arriving, o: Outer, packets: int) -> bytes:
             if at.host.owners.get(address) != owner:
                 at.add("peers", o.sender, "refused", packets)
                 raise DroppedError(fault)
+    if o.flags & CRITICAL:
+        _eliminate(at, o)
     return inner
+
+
+def _eliminate(at: Arriving, o: Outer) -> None:
+    """Notes a critical packet. Raises EliminatedError if its other copy has come first."""
+    epoch = at.epoch("copies", o.sender, at.get("peers", o.sender, "generation"))
+    try:
+        at.set(*at.noted("copies", o.sender, "seen", o.seq, epoch))
+    except DroppedError:
+        at.add("copies", o.sender, "eliminated", 1)
+        raise EliminatedError from None
+    at.add("copies", o.sender, "delivered", 1)
 
 
 def _pop_probe(at: Arriving, o: Outer, plane: int) -> None:

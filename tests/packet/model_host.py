@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from siphash24 import siphash24
 
-from mrcd.kernel.abi import SRH_MAX
+from mrcd.kernel.abi import REPLAY_WORDS, SRH_MAX
 from mrcd.kernel.enums import AuthMode
 
 MS = 1_000_000
@@ -18,12 +18,19 @@ U32, U64 = 1 << 32, 1 << 64
 ETHERNET, VLAN, IPV6, UDP, MRC, PROBE, COUNT = 14, 4, 40, 8, 32, 32, 8  # bytes
 ETH_IPV4, ETH_IPV6, ETH_VLAN = b"\x08\x00", b"\x86\xdd", b"\x81\x00"
 PROTO_UDP, PROTO_ROUTING, PROTO_ICMPV6 = 17, 43, 58
-VERSION, DATA, REQUEST, REPLY, DIAGNOSTIC = 2, 1, 2, 3, 0x2
+DATA, REQUEST, REPLY = 1, 2, 3
+CRITICAL, DIAGNOSTIC = 0x1, 0x2
 DETACHED, PLAIN = 0x1, 0x2  # status bits
+_LAPS, _LAPS_OLD, _EPOCHS = 1 << 21, 128, 1 << 10  # of the numbers in a replay window
 HEADER = struct.Struct("!BBBBHHIHHQ8s")
 PROBE_FORMAT = struct.Struct("!IHHIIHH2sHQ")
 NOW = -1
 """The value of a time that the program reads from the clock."""
+
+
+def version(kind: int) -> int:
+    """Returns the version of a packet of this type."""
+    return 3 if kind == DATA else 2
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,10 @@ def pair_offset(sender: int, receiver: int, places: int) -> int:
 
 class DroppedError(Exception):
     """The packet is dropped; the text is the reason's name."""
+
+
+class EliminatedError(Exception):
+    """The packet is the second copy of a critical one."""
 
 
 class NotOursError(Exception):
@@ -173,6 +184,34 @@ class Arriving:
     def add(self, table: str, index: Any, name: str, count: int) -> None:
         """Notes that the packet adds to a count."""
         self.set(table, index, name, self.get(table, index, name) + count)
+
+    def epoch(self, table: str, peer: int, generation: int) -> int:
+        """Returns the epoch of a peer's numbers: another one for each generation of its tables."""
+        epoch: int = self.get(table, peer, "epoch")
+        if self.get(table, peer, "generation") != generation:
+            epoch += 1
+            self.set(table, peer, "generation", generation)
+            self.set(table, peer, "epoch", epoch)
+        return epoch
+
+    def noted(self, table: str, peer: int, kind: str, number: int, epoch: int) -> tuple[str, Any, str, int]:
+        """Returns table, index, field and value of the word that notes a number.
+
+        Raises DroppedError if it has arrived before, or is so old that nobody knows.
+
+        Numbers go through the words of the window, 32 in each, lap by lap. A word holds the numbers of one lap.
+        """
+        at = number // 32 % REPLAY_WORDS
+        lap, bit = number // 32 // REPLAY_WORDS, 1 << number % 32
+        word = self.get(table, peer, kind)[at]
+        seen, its_lap, its_epoch = word % U32, (word >> 32) % _LAPS, word >> 54
+        kept = 0
+        if seen and its_epoch == epoch % _EPOCHS:
+            if lap == its_lap:
+                kept = seen
+            if kept & bit or 1 <= (its_lap - lap) % _LAPS <= _LAPS_OLD:
+                raise DroppedError("replayed")
+        return table, (peer, at), kind, epoch % _EPOCHS << 54 | lap << 32 | kept | bit
 
     def is_tagged(self, o: Outer, message: bytes, check: Callable[[], None] = lambda: None) -> bool:
         """Returns whether the packet has a right tag; False if it needs none. Raises DroppedError.

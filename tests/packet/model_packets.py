@@ -31,8 +31,8 @@ from tests.packet.model_host import (
     U32,
     U64,
     UDP,
-    VERSION,
     Host,
+    version,
 )
 from tests.packet.packets import ALL_PLANES, EVS, H0, H1, H2, H5, PLANES
 
@@ -182,7 +182,7 @@ def encoded(p: Packet, host: Host, now: int, vlan: int, kinds: tuple[int, int]) 
     tx_ns = (now + clock_ns - p.age_ms * MS) % U64
     key_id = {"new key": kinds[1], "none": 0, "unknown key": 99}.get(p.tag, kinds[0])
     body = _inner(p, host, plane) if p.type == DATA else _probe(p, now, tx_ns)
-    fields = (VERSION, p.type, p.flags, key_id, p.host, p.ev, p.seq, p.segments, host.id, tx_ns, bytes(8))
+    fields = (version(p.type), p.type, p.flags, key_id, p.host, p.ev, p.seq, p.segments, host.id, tx_ns, bytes(8))
     header = bytearray(HEADER.pack(*fields))
     header[p.header[0]] ^= p.header[1]
     if key_id in host.keys:
@@ -251,7 +251,7 @@ def _vlans(p: Packet, vlan: int) -> list[int]:
 
 def _icmp(p: Packet, host: Host, plane: int) -> bytes:
     """Returns an ICMPv6 error that quotes a packet of this host; what follows is the rest of the quotation."""
-    quoted = HEADER.pack(VERSION, DATA, 0, 0, host.id, p.ev, 0, 1, p.host, 0, b"")
+    quoted = HEADER.pack(version(DATA), DATA, 0, 0, host.id, p.ev, 0, 1, p.host, 0, b"")
     udp = struct.pack("!HHHH", 0xC000 + p.ev, host.udp_port, UDP + MRC, 0)
     ip = struct.pack("!IHBB", 6 << 28, UDP + MRC, PROTO_UDP, 60) + host.planes[plane].address + bytes(16)
     assert len(ip) == IPV6

@@ -2,11 +2,10 @@
 """Probes as the model answers and believes them."""
 
 import struct
-from typing import Any
 
 from siphash24 import siphash24
 
-from mrcd.kernel.abi import BALLAST, REPLAY_WORDS, REPORT_EVS
+from mrcd.kernel.abi import BALLAST, REPORT_EVS
 from mrcd.kernel.enums import EvState, Reason
 from tests.packet.model_host import (
     COUNT,
@@ -25,16 +24,15 @@ from tests.packet.model_host import (
     U32,
     U64,
     UDP,
-    VERSION,
     Arriving,
     DroppedError,
     Outer,
     pair_offset,
     signed,
+    version,
 )
 from tests.packet.model_inner import ECT_0
 
-LAPS, LAPS_OLD, EPOCHS = 1 << 21, 128, 1 << 10  # of the numbers in a replay window
 JUDGED = {
     *((table, "") for table in ("evs", "path_stats", "reports", "watches")),
     *(("peers", name) for name in ("usable", "usable_changes", "usable_planes", "queued", "plane_skew_ns")),
@@ -102,12 +100,8 @@ class Probe:
             return False
         if self.generation != at.get("peers", self.peer, "generation") and self._is_overtaken():
             raise DroppedError("stale")
-        epoch = at.get("replays", self.peer, "epoch")
-        if at.get("replays", self.peer, "generation") != self.generation:
-            epoch += 1
-            at.set("replays", self.peer, "generation", self.generation)
-            at.set("replays", self.peer, "epoch", epoch)
-        at.set("replays", *self._noted("requests", o.seq, epoch))
+        epoch = at.epoch("replays", self.peer, self.generation)
+        at.set(*at.noted("replays", self.peer, "requests", o.seq, epoch))
         return True
 
     def _reply_ev(self, plane: int) -> int:
@@ -128,7 +122,7 @@ class Probe:
         struct.pack_into("!H", ip, ETHERNET + 4, len(headers) - ETHERNET - IPV6 + after)
         udp = struct.pack("!HHHH", 0xC000 + ev, self.host.udp_port, after, 0)
         key_id = get("auths", self.peer, "tx_id")[get("auths", self.peer, "tx_slot")]
-        fields = (VERSION, REPLY, o.flags, key_id, self.host.id, o.ev, o.seq, o.segments, self.peer, tx_ns, b"")
+        fields = (version(REPLY), REPLY, o.flags, key_id, self.host.id, o.ev, o.seq, o.segments, self.peer, tx_ns, b"")
         header = HEADER.pack(*fields)[:-8]
         plane_mask, generation = get("node", (), "plane_mask"), get("node", (), "generation")
         status = get("node", (), "status") | get("auths", self.peer, "status")
@@ -155,7 +149,7 @@ class Probe:
         if self.counts > REPORT_EVS or (self.counts and len(at.frame) < end):
             raise DroppedError("bad_probe")
         if at.is_tagged(o, self.header + self.body + at.frame[begin:end], self._check_age):
-            at.set("replays", *self._noted("replies", o.seq, 0))
+            at.set(*at.noted("replays", self.peer, "replies", o.seq, 0))
             self._learn_clock()
         at.count_untagged(o)
         if (self.peer, o.ev) not in self.host.headers:
@@ -172,7 +166,7 @@ class Probe:
             raise DroppedError("stale")
         if (self.at.get("auths", self.peer, "sent") - self.o.seq) % U32 >= 65536:
             raise DroppedError("unsolicited_reply")
-        self._noted("replies", self.o.seq, 0)
+        self.at.noted("replays", self.peer, "replies", self.o.seq, 0)
 
     def _learn_clock(self) -> None:
         if (self.at.now - self.tx_ns) % U64 > 100 * MS:
@@ -182,25 +176,6 @@ class Probe:
             self.at.set("auths", self.peer, "clock_ns", clock_ns or 1)
 
     # ---- both ----
-
-    def _noted(self, kind: str, number: int, epoch: int) -> tuple[Any, str, int]:
-        """Returns index, field and value of the word that notes a number.
-
-        Raises DroppedError if it has arrived before, or is so old that nobody knows.
-
-        Numbers go through the words of the window, 32 in each, lap by lap. A word holds the numbers of one lap.
-        """
-        index = (self.peer, number // 32 % REPLAY_WORDS)
-        lap, bit = number // 32 // REPLAY_WORDS, 1 << number % 32
-        word = self.at.get("replays", self.peer, kind)[index[1]]
-        seen, its_lap, its_epoch = word % U32, (word >> 32) % LAPS, word >> 54
-        kept = 0
-        if seen and its_epoch == epoch % EPOCHS:
-            if lap == its_lap:
-                kept = seen
-            if kept & bit or 1 <= (its_lap - lap) % LAPS <= LAPS_OLD:
-                raise DroppedError("replayed")
-        return index, kind, epoch % EPOCHS << 54 | lap << 32 | kept | bit
 
     def _is_overtaken(self) -> bool:
         newest: int = self.at.get("peers", self.peer, "plane_mask_ns")

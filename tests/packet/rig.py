@@ -104,7 +104,7 @@ _XDP: dict[int, Verdict] = {1: "drop", 2: "pass"}
 POPPED = (0x706F7064, 0x706F7065)  # marks of a single packet and of a burst (bpf/deliver.h)
 NEVER = 2**62
 _TABLES = (
-    *("evs", "path_stats", "rxs", "srhs", "peers", "auths", "replays"),
+    *("evs", "path_stats", "rxs", "srhs", "peers", "auths", "replays", "copies"),
     *("reports", "watches", "clock", "planes", "links", "node"),
 )
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -389,7 +389,7 @@ class Bench:
 
     def counted(self) -> bytes:
         """Returns all that the programs write, to compare with an earlier state."""
-        names = ("evs", "path_stats", "rxs", "peers", "reports", "watches", "replays", "auths")
+        names = ("evs", "path_stats", "rxs", "peers", "reports", "watches", "replays", "copies", "auths")
         return b"".join(self._table(name).tobytes() for name in names)
 
     # ---- packets ----

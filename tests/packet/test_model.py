@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.root, pytest.mark.long]
 
 
 OLD, NEW = Secret(7, bytes(range(32))), Secret(8, bytes(range(32, 64)))
-TABLES = ("evs", "path_stats", "rxs", "peers", "auths", "replays", "reports", "watches", "planes", "node")
+TABLES = ("evs", "path_stats", "rxs", "peers", "auths", "replays", "copies", "reports", "watches", "planes", "node")
 S = 1000 * MS
 CLOCKS_NS = {H1: 0, H2: 3600 * S, H5: 2**64 - 5 * S}  # of the peers; 0: unknown
 """Runs of programs that the model has predicted, by hook and outcome; printed at the end of the tests."""

@@ -138,7 +138,7 @@ CARRIERS = [
     IPV4 / UDP(sport=1, dport=2) / Raw(bytes(i & 0xFF for i in range(1000))),
     IPV4 / TCP(sport=1, dport=2, flags="A") / b"",
     IPV4 / TCP(sport=1, dport=2, flags="A", options=[("NOP", None)] * 40) / Raw(bytes(1200)),
-    ip(options=[IPOption(b"\x01")] * 20) / TCP() / Raw(bytes(300)),
+    ip(options=[IPOption(b"\x01")] * 20) / TCP(flags="A") / Raw(bytes(300)),
     IPV6 / UDP(sport=1, dport=2) / b"six",
     IPV4 / ICMP() / Raw(bytes(300)),
     *(family / Raw(bytes(i & 0xFF for i in range(300))) for family in (ip(proto=ESP), ip(6, nh=ESP), ip(proto=SCTP))),

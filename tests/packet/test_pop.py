@@ -168,7 +168,7 @@ def test_an_inner_packet_that_is_not_ip_is_dropped(bench: Bench, hook: Hook, fir
 
 
 WRONG: list[tuple[str, type[Packet], str, list[Any]]] = [
-    ("bad_version", MRC, "version", [0, 1, 3]),
+    ("bad_version", MRC, "version", [0, 1, 2]),
     ("bad_type", MRC, "type", [0, 4, 255]),
     ("wrong_receiver", MRC, "receiver", [1, 2, 65535]),  # another host of its T0, the sender, the largest
     ("unknown_sender", MRC, "sender", [0, 3, 6, 65535]),  # ourselves, a hole, beyond the table

@@ -83,7 +83,11 @@ def test_dscp_and_ecn_are_copied(bench: Bench, version: int, tos: int) -> None:
 
 
 def test_an_empty_payload_and_options_are_carried(bench: Bench) -> None:
-    for packet in (ip(proto=59), ip(options=[("NOP"), ("NOP"), ("NOP"), ("EOL")]) / TCP() / b"x", ip(6, nh=59)):
+    for packet in (
+        ip(proto=59),
+        ip(options=[("NOP"), ("NOP"), ("NOP"), ("EOL")]) / TCP(flags="A") / b"x",
+        ip(6, nh=59),
+    ):
         pushed(bench, packet)
 
 

@@ -1,189 +1,24 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the help for TCP: acknowledgements by two EVs, and SACK blocks hidden while planes differ in delay."""
+"""Tests SACK blocks, which are hidden from TCP while planes differ in delay."""
 
 import random
-from collections import Counter
-from itertools import count
 from typing import Any
 
 import pytest
-from scapy.layers.inet import TCP, UDP
-from scapy.layers.l2 import Ether
-from scapy.packet import Packet, Raw
+from scapy.layers.inet import TCP
+from scapy.packet import Packet
 
-from labkit.traffic.wire import DATA, MRC, PROBE_REQUEST
-from mrcd.config.cluster_file import Granularity
-from mrcd.kernel.enums import EvState
-from tests.packet.clock import MS, advance, now
-from tests.packet.packets import ETHERNET, EVS, H0, H2, SLOTS, both_hooks, ip, popped, versions
-from tests.packet.rig import Bench, Hook, Setup, give_prefixes
-from tests.packet.wires import Sender, Tap, until
+from tests.packet.clock import MS, advance
+from tests.packet.packets import H0, H2, both_hooks, ip, popped, versions
+from tests.packet.rig import Bench, Hook, give_prefixes
 
 pytestmark = pytest.mark.root
-
-
-# ---- ACK copies ----
-
-
-IPV4, IPV6 = ip(tos=0xB8, id=7), ip(6, tos=2)
-QUIET = "probe_late_ms = 10000"
-LONG = Setup(health=QUIET, more="[overlay]\ndup_ack_us = 1000000\n")
-PORTS = count(20000)  # source ports: each packet starts a new flow
-NOPS = [("NOP", None), ("NOP", None)]
-TIME, SACK = [*NOPS, ("Timestamp", (1, 2))], [*NOPS, ("SAck", (5, 9))]  # option layouts of real TCPs
-
-long = pytest.mark.parametrize("bench", [LONG], indirect=True)
-
-
-def ack(head: Packet = IPV4, payload: bytes = b"", **tcp: object) -> Packet:
-    return head / TCP(**{"sport": next(PORTS), "dport": 2, "flags": "A", "seq": 1, "ack": 5} | tcp) / Raw(payload)
-
-
-def ready(bench: Bench, granularity: Granularity = "burst") -> tuple[Sender, list[Tap]]:
-    stack, wires = bench.attach_push(granularity), bench.wires()
-    bench.attach_probe()
-    bench.reports(H2)["requested_ns"] = now()
-    return stack, wires
-
-
-def out(bench: Bench, side: tuple[Sender, list[Tap]], packet: Packet) -> list[int]:
-    """Sends a packet. Returns the EVs on which it goes out, whole and counted."""
-    before = bench.tables.evs["tx_packets"][H2].sum()
-    side[0].send(ETHERNET / packet)
-    until("the packet is pushed", lambda: bool(bench.tables.evs["tx_packets"][H2].sum() > before))
-    found = []
-    for frame in [f for wire in side[1] for f in wire.frames()]:
-        seen = Ether(frame.data)[MRC]
-        assert frame.data == bytes(bench.sent(H2, seen.ev, packet, seq=seen.seq, tx_ns=seen.tx_ns))
-        found.append(int(seen.ev))
-    assert bench.drops() == {}
-    return found
-
-
-@pytest.mark.parametrize(
-    "bench",
-    [LONG, Setup("srh", health=QUIET, more=LONG.more), Setup("ecmp", health=QUIET, more=LONG.more)],
-    indirect=True,
-)
-@pytest.mark.parametrize("granularity", ["burst", "packet"])
-@pytest.mark.parametrize(
-    "packet",
-    [ack(), ack(IPV6), ack(options=TIME), *(ack(flags=flags) for flags in ("AE", "AC", "AEC", "AECN"))],
-    ids=["ipv4", "ipv6", "timestamp", "ece", "cwr", "ace-3", "ace-7"],
-)
-def test_a_single_acknowledgement_is_copied_to_another_plane(
-    bench: Bench, granularity: Granularity, packet: Packet
-) -> None:
-    packet[TCP].sport = next(PORTS)
-    evs = out(bench, ready(bench, granularity), packet)
-    assert len(evs) == 2
-    assert len({ev // SLOTS for ev in evs}) == 2
-    assert [int(bench.ev(H2, ev)["tx_packets"]) for ev in evs] == [1, 1]
-    assert int(bench.peer(H2)["dup_acks"]) == 1
-
-
-@long
-def test_an_acknowledgement_soon_after_another_is_sent_once(bench: Bench) -> None:
-    side, first = ready(bench), ack()
-    later = first.copy()
-    later[TCP].ack = 9
-    sent = []
-    for packet in (first, later, ack()):
-        sent.append(len(out(bench, side, packet)))
-        advance(20_000)  # as the limit of one CPU allows
-    assert sent == [2, 1, 2]
-    assert int(bench.peer(H2)["dup_acks"]) == 2
-
-
-@pytest.mark.parametrize("bench", [Setup(health=QUIET, more="[overlay]\ndup_ack_us = 1\n")], indirect=True)
-def test_an_acknowledgement_long_after_another_is_copied_again(bench: Bench) -> None:
-    side, packet = ready(bench), ack()
-    for _ in range(3):
-        assert len(out(bench, side, packet)) == 2
-        advance(20_000)  # as the limit of one CPU allows
-
-
-@pytest.mark.parametrize(
-    ("bench", "packet"),
-    [
-        *((LONG, ack(flags=flags)) for flags in ("S", "SA", "FA", "RA", "PA", "SEC", "UA")),
-        (LONG, ack(payload=b"x")),
-        (LONG, ack(options=SACK)),  # TCP counts these as duplicate ACKs
-        (LONG, ack(IPV6, options=TIME + SACK)),
-        (LONG, IPV4 / UDP(sport=1, dport=2)),
-        (LONG, ip(frag=1, proto=6) / Raw(bytes(ack()[TCP]))),
-        (Setup(health=QUIET, more="[overlay]\ndup_ack_us = 0\n"), ack()),
-        (Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "pinned"\nports = [2]\n'), ack()),
-        (Setup(health=QUIET, more=f'{LONG.more}[[classes]]\npolicy = "flowlet"\nports = [2]\n'), ack()),
-    ],
-    indirect=["bench"],
-    ids=[
-        "syn",
-        "syn-ack",
-        "fin",
-        "rst",
-        "psh",
-        "syn-ece",
-        "urg",
-        "data",
-        "sack",
-        "sack6",
-        "udp",
-        "fragment",
-        "off",
-        "pinned",
-        "flowlet",
-    ],
-)
-def test_what_is_no_pure_acknowledgement_or_keeps_its_ev_is_not_copied(bench: Bench, packet: Packet) -> None:
-    assert len(out(bench, ready(bench), packet)) == 1
-
-
-@long
-def test_without_a_probe_interface_no_acknowledgement_is_copied(bench: Bench) -> None:
-    side = ready(bench)
-    bench.tables.node["probe_ifindex"] = 0
-    assert len(out(bench, side, ack())) == 1
-
-
-@long
-def test_acknowledgement_copies_of_many_flows_are_rate_limited(bench: Bench) -> None:
-    side, packets = ready(bench), [bytes(ETHERNET / ack()) for _ in range(200)]
-    for packet in packets:
-        side[0].send(packet)
-        advance(5_000)
-    sent = len([f for wire in side[1] for f in wire.frames()])
-    assert sent == 200 + 1 + 200 * 5 // 20  # one CPU copies one in 20 us
-
-
-@long
-def test_a_copied_acknowledgement_can_carry_a_request(bench: Bench) -> None:
-    side, packet = ready(bench), ack()
-    bench.reports(H2)["requested_ns"] = 0
-    side[0].send(ETHERNET / packet)
-    kinds = Counter(int(Ether(f.data)[MRC].type) for wire in side[1] for f in wire.frames())
-    assert (kinds, bench.drops()) == ({DATA: 2, PROBE_REQUEST: 1}, {})
-
-
-@long
-def test_with_one_usable_ev_both_copies_use_it(bench: Bench) -> None:
-    bench.set_state(H2, EvState.DENIED, *range(1, EVS))
-    assert out(bench, ready(bench), ack()) == [0, 0]
-
-
-@long
-def test_without_a_usable_ev_the_packet_is_dropped_once(bench: Bench) -> None:
-    side = ready(bench)
-    bench.set_state(H2, EvState.DENIED, *range(EVS))
-    with pytest.raises(OSError, match="No buffer space"):  # the sender sees this error
-        side[0].send(ETHERNET / ack())
-    assert [f for wire in side[1] for f in wire.frames()] == []
-    assert bench.drops() == {"no_usable_ev": 1}
 
 
 # ---- SACK hiding ----
 
 
+NOPS = [("NOP", None), ("NOP", None)]
 APART_NS = 2_000_000_000
 """A difference in delay between planes that is longer than a test."""
 BLOCKS = [*NOPS, ("SAck", (2000, 3000, 4000, 5000))]

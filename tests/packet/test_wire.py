@@ -32,7 +32,7 @@ def build(payload: Packet, encapsulation: Encapsulation = "usid", number: int = 
 ETHERNET = "02 00 00 00 01 01  02 00 00 00 00 01  86 dd"
 UDP_MRC_INNER = """
     c0 06  12 bd  00 48  00 00                                          source port, 4797, 40 + 32, no checksum
-    02 01 00 00  00 00  00 06  00 00 00 11  00 01  00 02                version, type; host 0, EV 6; seq 17; 1; host 2
+    03 01 00 00  00 00  00 06  00 00 00 11  00 01  00 02                version, type; host 0, EV 6; seq 17; 1; host 2
     00 00 00 00 00 00 00 05  00 00 00 00 00 00 00 00                    tx_ns, auth
 """
 PATH_6 = "5f 00 00 00  48 00  88 02  48 01  c4 00  00 00  00 00"  # T0 0, T1 2, T0 1, port 0 in plane 1

@@ -24,6 +24,7 @@ class Arrays:
         self.path_stats = np.zeros((peers, evs), abi.PATH_STATS)
         self.rxs = np.zeros((peers, evs), abi.RX)
         self.auths = np.zeros(peers, abi.AUTH)
+        self.copies = np.zeros(peers, abi.COPIES)
         self.reports = np.zeros(peers, abi.REPORTS)
         self.srhs = np.zeros(peers * evs, abi.SRH)
         self.planes = np.zeros(abi.MAX_PLANES, abi.PLANE)

@@ -140,7 +140,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     [
         ("ABI_VERSION", abi.ABI_VERSION),
         ("WIRE_VERSION", abi.WIRE_VERSION),
-        ("WIRE_VERSION", MRC().version),
+        ("WIRE_VERSION", MRC(bytes(MRC())).version),
         ("MAX_PLANES", abi.MAX_PLANES),
         ("MAX_PLANES", sizes.MAX_PLANES),
         ("EV_WORDS", abi.EV_WORDS),

@@ -149,7 +149,7 @@ def test_version_does_not_need_the_daemon(mrcctl: Callable[..., Result]) -> None
     result = mrcctl("version")
     assert (result.exit_code, result.stdout) == (
         0,
-        f"mrcctl {mrcd.__version__} (ABI {ABI_VERSION}, wire 2, schema 2)\nmrcd not running\n",
+        f"mrcctl {mrcd.__version__} (ABI {ABI_VERSION}, wire 3, schema 2)\nmrcd not running\n",
     )
     assert json.loads(mrcctl("version", "--json").stdout)["daemon"] is None
 

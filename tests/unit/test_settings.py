@@ -120,7 +120,7 @@ def test_the_first_of_two_overlapping_destination_classes_wins() -> None:
     ("text", "words"),
     [
         ('policy = "pinned"', "a class needs prefixes, ports or dscp"),
-        ('policy = "sticky"\ndscp = [1]', "'spray', 'flowlet' or 'pinned'"),
+        ('policy = "sticky"\ndscp = [1]', "'spray', 'flowlet', 'pinned' or 'critical'"),
         ('policy = "pinned"\ndscp = [64]', "less than or equal to 63"),
         ('policy = "pinned"\nports = [0]', "0 is not a port"),
         ('policy = "pinned"\nports = ["7-5"]', "'7-5' is not a port"),

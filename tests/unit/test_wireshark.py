@@ -56,7 +56,7 @@ def flat(tree: dict[str, Any]) -> dict[str, Any]:
     return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
 
-DATA = {"type": "1", "sender": "0", "receiver": "1", "ev": "3", "seq": "9", "version": "2"}
+DATA = {"type": "1", "sender": "0", "receiver": "1", "ev": "3", "seq": "9", "version": "3"}
 COUNTS = {"count_ev": ["2", "3"], "count_packets": ["77", "78"], "count_probes": ["4", "5"], "count_ce": ["0", "3"]}
 PROBED = {
     "type": "2", "probe_seq": "7", "probe_plane_mask": "0x0005", "probe_status_detached": False,
@@ -69,6 +69,7 @@ PROBED = {
     ("frame", "fields", "layers", "absent"),
     [
         (packet(INNER, segments=20), DATA | {"segments": "20", "tagged": False}, {"ip", "tcp"}, {"probe_seq"}),
+        (packet(INNER, flags=1), DATA | {"flags_critical": True}, {"ip", "tcp"}, set()),
         (packet(INNER6, 0), {"ev": "0"}, {"ipv6", "udp"}, {"probe_seq"}),
         (packet(INNER, 1, "srh"), {"ev": "1"}, {"ip", "tcp"}, set()),
         (packet(INNER, vlan=7), {"ev": "3"}, {"vlan", "ip", "tcp"}, set()),
@@ -79,9 +80,10 @@ PROBED = {
         (packet(REPORT, type=PROBE_REPLY), COUNTS | {"type": "3", "probe_report_seq": "6"}, set(), set()),
         (packet(MRCProbe(), sender=1, receiver=1, ev=17, auth=1),
          {"link_probe": True, "link_plane": "1", "link_row": "2", "tagged": True}, set(), {"ev"}),
-        (packet(INNER, version=3), {"version": "3"}, set(), {"ev"}),
+        (packet(INNER, version=4), {"version": "4"}, set(), {"ev"}),
     ],
-    ids=["data", "ipv6", "srh", "vlan", "tagged", "request", "request of a report", "reply", "link probe", "version 3"],
+    ids=["data", "critical", "ipv6", "srh", "vlan", "tagged",
+          "request", "request of a report", "reply", "link probe", "version 4"],
 )  # fmt: skip
 def test_each_kind_of_packet(
     tmp_path: Path, frame: Packet, fields: dict[str, Any], layers: set[str], absent: set[str]

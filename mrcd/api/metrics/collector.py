@@ -260,8 +260,14 @@ def _peers(s: Snapshot) -> Iterator[Metric]:
     yield gauge("mrc_peer_reachable", text, ["peer"], _by_peer(s, s.is_reachable))
     text = "The floor: while fewer EVs are good, others stay usable too."
     yield gauge("mrc_ev_min_active", text, ["peer"], _by_peer(s, s.peers["floor"]))
-    text = "TCP ACKs sent to the peer on a second path too."
-    yield counter("mrc_dup_acks", text, ["peer"], _by_peer(s, s.peers["dup_acks"]))
+    text = "Critical packets sent to the peer on two paths."
+    yield counter("mrc_critical_sent_twice", text, ["peer"], _by_peer(s, s.copies["sent"]))
+    for name, text in (
+        ("sent_once", "Critical packets sent on one path, because a CPU had copied too many."),
+        ("delivered", "Critical packets delivered: the first copy of each."),
+        ("eliminated", "Second copies, which were eliminated. Where one is missing, the other saved it."),
+    ):
+        yield counter(f"mrc_critical_{name}", text, [], [([], float(s.copies[name].sum()))])
     text = "Packets of the peer refused for their inner addresses; only peers that have sent some."
     yield counter("mrc_peer_refused_packets", text, ["peer"], some(s.peers["refused"]))
     text = "Whether packets are authenticated: off, permissive or required."

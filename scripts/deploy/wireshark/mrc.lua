@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: BSD-2-Clause
--- Dissects mrcd's packets (wire version 2, bpf/mrc_wire.h) in Wireshark and tshark.
+-- Dissects mrcd's packets (wire version 3, bpf/mrc_wire.h) in Wireshark and tshark.
 --
 -- Copy it into Wireshark's plugin directory (Help > About > Folders), or run `tshark -X lua_script:mrc.lua`.
 -- Preferences > Protocols > MRC, or `-o mrc.udp_port:N`, sets another UDP port than 4797.
 
 local mrc = Proto("mrc", "Multipath Reliable Connection (mrcd)")
 
-local VERSION = 2
+local VERSION, PROBE_VERSION = 3, 2
 local HEADER, PROBE, BALLAST, COUNT = 32, 32, 64, 8 -- bytes
 local DATA, REQUEST, REPLY = 1, 2, 3
 local TYPES = { [DATA] = "data", [REQUEST] = "probe request", [REPLY] = "probe reply" }
@@ -15,7 +15,7 @@ local f = {
     version = ProtoField.uint8("mrc.version", "Version"),
     type = ProtoField.uint8("mrc.type", "Type", base.DEC, TYPES),
     flags = ProtoField.uint8("mrc.flags", "Flags", base.HEX),
-    retransmission = ProtoField.bool("mrc.flags.retransmission", "Retransmission (reserved)", 8, nil, 0x1),
+    critical = ProtoField.bool("mrc.flags.critical", "Critical: sent on two paths", 8, nil, 0x1),
     diagnostic = ProtoField.bool("mrc.flags.diagnostic", "Diagnostic probe", 8, nil, 0x2),
     key_id = ProtoField.uint8("mrc.key_id", "Key id"),
     sender = ProtoField.uint16("mrc.sender", "Sender (host id)"),
@@ -110,7 +110,7 @@ function mrc.dissector(buffer, pinfo, tree)
     pinfo.cols.protocol = "MRC"
     local branch = tree:add(mrc, buffer(0, HEADER))
     branch:add(f.version, buffer(0, 1))
-    if buffer(0, 1):uint() ~= VERSION then
+    if buffer(0, 1):uint() ~= (buffer(1, 1):uint() == DATA and VERSION or PROBE_VERSION) then
         branch:add_proto_expert_info(wrong_version)
         pinfo.cols.info = string.format("MRC version %d", buffer(0, 1):uint())
         return buffer:len()
@@ -120,7 +120,7 @@ function mrc.dissector(buffer, pinfo, tree)
     local is_link_probe = kind == REQUEST and sender == receiver
     branch:add(f.type, buffer(1, 1))
     local flags = branch:add(f.flags, buffer(2, 1))
-    flags:add(f.retransmission, buffer(2, 1))
+    flags:add(f.critical, buffer(2, 1))
     flags:add(f.diagnostic, buffer(2, 1))
     branch:add(f.key_id, buffer(3, 1))
     branch:add(f.sender, buffer(4, 2))

@@ -120,7 +120,7 @@ KINDS = (
     Kind("drop-0.5", "a T1 drops 0.5 %", T1, drop=0.005, cap_s=LOSSY_CAP_S),
     Kind(
         "drop-20-no-dup-acks",
-        "a T1 drops 20 %, without ACK copies",
+        "a T1 drops 20 %, without copies of ACKs",
         T1,
         drop=0.2,
         cap_s=LOSSY_CAP_S,

@@ -45,7 +45,7 @@ class Requests(TwoEnds):
 
 def run(lab: Lab, turns: int = 1, rate: int = RATE, connections: int = CONNECTIONS) -> Result:
     """Upgrades and goes back `turns` times. The lab is up, and all EVs are GOOD."""
-    own, other = f"{_DEFINE}{WIRE_VERSION}", f"{_DEFINE}{WIRE_VERSION + 1}"
+    own, other = f"{_DEFINE}{WIRE_VERSION}", f"{_DEFINE}{WIRE_VERSION - 1}"
     ends, rows, sprayed = candidates.overlay(lab, 4), list[Document](), 0
     with (
         another_build(own, other) as build,
@@ -54,7 +54,7 @@ def run(lab: Lab, turns: int = 1, rate: int = RATE, connections: int = CONNECTIO
     ):
         marks = [stream.mark()]
         for host, program in ((SOURCE, build), (TARGET, build), (SOURCE, None), (TARGET, None)) * turns:
-            version = WIRE_VERSION + (program is not None)
+            version = WIRE_VERSION - (program is not None)
             progress(f"versions: {host} gets wire version {version}")
             _upgrade(lab, host, program)
             if host == SOURCE:  # the hosts differ now

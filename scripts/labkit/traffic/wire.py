@@ -28,14 +28,21 @@ from scapy.packet import Packet, Padding, Raw, bind_layers, split_layers
 from mrcd.config.cluster_file import Cluster
 from mrcd.config.sizes import BALLAST, KEY_IDS, SPORT_BASE
 from mrcd.fabric.topology import EV, Plan
-from mrcd.versions import WIRE_VERSION
+from mrcd.versions import PROBE_VERSION, WIRE_VERSION
 
 UDP_PORT: int = Cluster.model_fields["udp_port"].default
 HOP_LIMIT = 64
 ECT_0 = 2  # RFC 3168 §5
 DATA, PROBE_REQUEST, PROBE_REPLY = 1, 2, 3  # enum mrc_type
-DIAGNOSTIC = 0x2  # MRC_FLAG_DIAGNOSTIC
+CRITICAL, DIAGNOSTIC = 0x1, 0x2  # MRC_FLAG_*
 TYPES = {DATA: "data", PROBE_REQUEST: "probe request", PROBE_REPLY: "probe reply"}
+
+
+class _Version(ByteField):  # type: ignore[misc]
+    """The version of a packet: that of its type, unless it is given."""
+
+    def i2m(self, pkt: Packet, x: int | None) -> int:
+        return (WIRE_VERSION if pkt.type == DATA else PROBE_VERSION) if x is None else x
 
 
 class MRC(Packet):  # type: ignore[misc]
@@ -43,9 +50,9 @@ class MRC(Packet):  # type: ignore[misc]
 
     name = "MRC"
     fields_desc = (
-        ByteField("version", WIRE_VERSION),
+        _Version("version", None),
         ByteEnumField("type", DATA, TYPES),
-        FlagsField("flags", 0, 8, ["retransmission", "diagnostic", *(f"bit{i}" for i in range(2, 8))]),
+        FlagsField("flags", 0, 8, ["critical", "diagnostic", *(f"bit{i}" for i in range(2, 8))]),
         ByteField("key_id", 0),
         ShortField("sender", 0),
         ShortField("ev", 0),

@@ -65,6 +65,7 @@ long bpf_redirect(__u32 ifindex, __u64 flags);
 __u32 bpf_get_hash_recalc(struct __sk_buff *skb);
 long bpf_set_hash(struct __sk_buff *skb, __u32 hash);
 struct bpf_sock *bpf_sk_fullsock(struct bpf_sock *sk);
+struct bpf_tcp_sock *bpf_tcp_sock(struct bpf_sock *sk);
 
 long bpf_xdp_adjust_head(struct xdp_md *ctx, int change);
 long bpf_xdp_adjust_meta(struct xdp_md *ctx, int change);

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Sends critical packets on two EVs, and delivers the copy that comes first (IEEE 802.1CB).
+ *
+ * Bulk data tell of a lost packet by those that follow. A packet that is alone has nobody to tell: TCP waits a second for
+ * a lost SYN, and for a lost ACK until a timer expires at either end, because of some bytes on a path that was not known
+ * to be bad. So mrc_push has mrc_probe send a copy of it, made of a clone, on the next EV in turn, which is one of
+ * another plane where there is one. Critical are
+ *
+ *  - TCP segments with SYN, FIN or RST;
+ *  - TCP segments sent again, which their sequence number tells: it is before the connection's next one;
+ *  - ACKs without data that come some time after their flow's previous one. Of ACKs in close sequence, the next one
+ *    repeats what the lost one said;
+ *  - packets of a class with this policy.
+ *
+ * Bursts are not copied: their packets on the wire share one header, and so one number. Nor are packets of classes that
+ * keep their EV, as those cannot bear reordering.
+ *
+ * Both copies have the same number (mrc_hdr.seq). Numbers begin at the generation of the sender's tables, which is
+ * random: after a restart, its packets are not taken for ones that have arrived. Each EV counts its copy as sent and as
+ * arrived, so reports know nothing of this.
+ */
+#ifndef MRC_REPLICATE_H
+#define MRC_REPLICATE_H
+
+#include "auth.h"
+#include "inner.h"
+#include "send_probe.h"
+#include "spray.h"
+
+#define TCP_HEADER_MAX 60 /* bytes */
+#define TCP_FLAGS 13 /* offset in a TCP header */
+#define TCP_FLAGS_ACK 0x10 /* flags of a pure ACK: no SYN, FIN, RST or PSH */
+#define TCP_FLAGS_ECN 0xc0 /* CWR and ECE, which a pure ACK may have */
+#define TCP_FLAGS_SINGLE 0x07 /* SYN, FIN and RST: a segment that has no other behind it */
+/* A CPU may copy so much ahead of its rate; ACKs only half as much, so that a flood of them leaves room for the rest. */
+#define COPIES_AHEAD_NS 50000000ULL
+
+/* ---- the sender ---------------------------------------------------------------------------- */
+
+/* Return 1 if a packet is a TCP ACK and nothing else. */
+static __always_inline int is_pure_ack(struct __sk_buff *skb, const struct inner *inner)
+{
+	__u32 at = ETH_HLEN + inner->l3_length;
+	struct tcphdr tcp;
+
+	return inner->ip_proto == IPPROTO_TCP && !inner->fragment && !skb->gso_size &&
+	       skb->len <= at + TCP_HEADER_MAX && !bpf_skb_load_bytes(skb, at, &tcp, sizeof(tcp)) &&
+	       skb->len == at + tcp.doff * 4 && (((__u8 *)&tcp)[TCP_FLAGS] & ~TCP_FLAGS_ECN) == TCP_FLAGS_ACK;
+}
+
+/* Return 1 if a flow has sent no ACK for some time before this one. */
+static __always_inline int is_isolated(struct __sk_buff *skb, __u64 now)
+{
+	__u32 slot;
+	__u64 *newest, before;
+
+	if (!settings.dup_ack_us)
+		return 0;
+	slot = bpf_get_hash_recalc(skb) & (ACK_FLOWS - 1);
+	newest = bpf_map_lookup_elem(&mrc_acks, &slot);
+	if (!newest)
+		return 0;
+	before = *(volatile __u64 *)newest;
+	*(volatile __u64 *)newest = now;
+	return aged(now, before, settings.dup_ack_us * NS_PER_US);
+}
+
+/* Return 1 if a TCP segment opens, ends or resets a connection, or is sent again. A segment that mrc0 has forwarded, or
+ * segmented, has no socket: then the flags alone decide.
+ */
+static __always_inline int is_critical_tcp(struct __sk_buff *skb, const struct inner *inner)
+{
+	__u8 *tcp = (void *)(long)skb->data + ETH_HLEN + (inner->l3_length & 0x3f);
+	struct bpf_tcp_sock *connection;
+	struct bpf_sock *sk;
+
+	if (inner->fragment || (void *)(tcp + sizeof(struct tcphdr)) > (void *)(long)skb->data_end)
+		return 0;
+	if (tcp[TCP_FLAGS] & TCP_FLAGS_SINGLE)
+		return 1;
+	sk = skb->sk;
+	if (!sk)
+		return 0;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk)
+		return 0;
+	connection = bpf_tcp_sock(sk);
+	if (!connection)
+		return 0;
+	return (__s32)(bpf_ntohl(*(__be32 *)(tcp + offsetof(struct tcphdr, seq))) - connection->snd_nxt) < 0;
+}
+
+/* Return 1 if a packet is critical. `ack`: it is a pure ACK. */
+static __always_inline int is_critical(struct __sk_buff *skb, const struct inner *inner, __u32 policy, int ack,
+				       __u64 now)
+{
+	if (policy == MRC_POLICY_CRITICAL)
+		return !skb->gso_size;
+	if (skb->gso_size || policy > MRC_POLICY_SPRAY || inner->ip_proto != IPPROTO_TCP)
+		return 0;
+	return ack ? is_isolated(skb, now) : is_critical_tcp(skb, inner);
+}
+
+/* Return 1 if this CPU may copy a packet now, and pay for it. */
+static __always_inline int can_pay_for_copy(__u64 now, int ack)
+{
+	__u32 zero = 0;
+	__u64 *paid = bpf_map_lookup_elem(&mrc_copied, &zero);
+
+	if (!paid)
+		return 0;
+	if (aged(now, *paid, 0))
+		*paid = now;
+	if (*paid - now >= COPIES_AHEAD_NS >> !!ack)
+		return 0;
+	*paid += settings.copy_ns;
+	return 1;
+}
+
+/* Send a copy of a critical packet, and number it: r->report_seq. Returns 0 if the CPU has copied too many. */
+static __always_inline int replicate(struct __sk_buff *skb, const struct mrc_node *self, struct request *r, int ack)
+{
+	struct mrc_copies *copies = copies_at(r->host_id);
+
+	if (!copies || !self->probe_ifindex || !settings.copy_ns)
+		return 0;
+	if (!can_pay_for_copy(r->now, ack)) {
+		__sync_fetch_and_add(&copies->sent_once, 1);
+		return 0;
+	}
+	r->report_seq = self->generation + __sync_fetch_and_add(&copies->sent, 1);
+	send_clone(skb, self, CLONE_COPY, r);
+	return 1;
+}
+
+/* Push the copy, a clone of the packet. */
+static __always_inline int push_copy(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
+{
+	struct mrc_rotation *rotation = bpf_map_lookup_elem(&mrc_rotations, &r->host_id);
+	struct push p = { .flags = MRC_FLAG_CRITICAL, .number = r->report_seq };
+	struct mrc_peer *peer = peer_at(r->host_id);
+	struct choice choice = { .packets = 1 };
+	struct mrc_prefix key = {};
+	struct inner inner = {};
+
+	if (!peer || !rotation || parse_inner(skb, &key, &inner) ||
+	    !choose_ev(peer, r->host_id, linked_planes(self, peer), r->now, rotation, &choice) ||
+	    push_by(&p, r->host_id, choice.plane * settings.evs_per_plane + choice.slot))
+		return TC_ACT_SHOT; /* the packet itself is dropped next, for the same reason, and counted */
+	p.traffic_class = inner.traffic_class;
+	return push_data(skb, &p, r->host_id, 1, r->now, 0);
+}
+
+/* ---- the receiver -------------------------------------------------------------------------- */
+
+/* Return 1 if a critical packet of a peer is the first of its copies to arrive, and note it. `generation`: of the peer's
+ * tables. A global function, as probe_tag().
+ */
+__noinline int is_first_copy(__u32 host_id, __u32 generation, __u32 number)
+{
+	struct mrc_copies *copies = copies_at(host_id);
+
+	if (!copies)
+		return 1;
+	if (!is_first(copies->seen, number, table_epoch(&copies->generation, &copies->epoch, generation))) {
+		__sync_fetch_and_add(&copies->eliminated, 1);
+		return 0;
+	}
+	__sync_fetch_and_add(&copies->delivered, 1);
+	return 1;
+}
+
+#endif
