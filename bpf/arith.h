@@ -337,6 +337,14 @@ static inline __u64 seen_after(__u64 word, __u32 number, __u32 epoch)
 	return older <= SEEN_LAPS_OLD ? word : fresh;
 }
 
+/* Return 1 if a number is of one of up to SEEN_LAPS_OLD laps before the word's: whether it has arrived is not known. */
+static inline int is_forgotten(__u64 word, __u32 number, __u32 epoch)
+{
+	__u32 older = ((__u32)(word >> 32) - number / (32 * MRC_REPLAY_WORDS)) & SEEN_LAP_MASK;
+
+	return (__u32)word && word >> 54 == (epoch & SEEN_EPOCH_MASK) && older && older <= SEEN_LAPS_OLD;
+}
+
 /* Return the later of now and a time of the near future. */
 static inline __u64 later_than(__u64 now, __u64 then)
 {

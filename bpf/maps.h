@@ -228,7 +228,7 @@ static __always_inline void count_drop(enum mrc_drop reason)
 }
 
 /* Set or clear this CPU's mark of a packet that a tc program drops: the kernel frees it on this CPU next, and tells
- * mrc_unsent. Returns the mark before.
+ * mrc_unsent. Packets that are consumed are not marked: none of them is at mrc0. Returns the mark before.
  */
 static __always_inline __u64 mark_own_drop(__u64 is_own)
 {

@@ -93,7 +93,7 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_node *self = node();
 	struct mrc_rotation *rotation;
 	struct mrc_peer *peer;
-	int ack, at_mrc0;
+	int ack, at_mrc0, part;
 	__u32 segments, length, gap_us, entry, host_id, policy;
 	enum mrc_drop reason;
 
@@ -142,7 +142,8 @@ int mrc_push(struct __sk_buff *skb)
 		keep_timer_packet(skb, self, request.now);
 	if (piggyback_probe(skb, self, peer, rotation, &request, gap_us))
 		request.now = now_ns(); /* this packet is sent after the request */
-	if (is_critical(skb, &inner, policy, ack, request.now) && replicate(skb, self, &request, ack)) {
+	part = critical_part(skb, &inner, policy, ack, at_mrc0, request.now);
+	if (part && replicate(skb, self, &request, part)) {
 		p.flags = MRC_FLAG_CRITICAL;
 		p.number = request.report_seq;
 	}

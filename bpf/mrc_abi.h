@@ -201,12 +201,14 @@ struct mrc_copies {
 	__u32 generation; /* of the peer's tables, by its newest probe: new tables count anew */
 	__u32 epoch; /* changes of the generation; a count */
 	__u64 seen[MRC_REPLAY_WORDS]; /* numbers that arrived, as in mrc_replay */
+	__u64 sent_once; /* critical packets sent to the peer once: the CPU had copied too many; a count */
+	__u64 delivered; /* critical packets from the peer: the first copy, as far as that is known; a count */
+	__u64 unchecked; /* of these, packets too old to tell whether the other copy had come; a count */
+	__u64 eliminated; /* second copies from the peer; a count */
 	__u32 sent; /* critical packets sent to the peer twice; a count */
-	__u32 sent_once; /* critical packets sent to the peer once: the CPU had copied too many; a count */
-	__u32 delivered; /* critical packets from the peer: the first copy; a count */
-	__u32 eliminated; /* second copies from the peer; a count */
+	__u32 reserved;
 };
-_Static_assert(sizeof(struct mrc_copies) == 536, "mrc_copies has no padding");
+_Static_assert(sizeof(struct mrc_copies) == 560, "mrc_copies has no padding");
 
 /* The reports requested from a peer. Index: host id. Programs only. */
 struct mrc_reports {

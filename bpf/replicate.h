@@ -3,8 +3,8 @@
  *
  * Bulk data tell of a lost packet by those that follow. A packet that is alone has nobody to tell: TCP waits a second for
  * a lost SYN, and for a lost ACK until a timer expires at either end, because of some bytes on a path that was not known
- * to be bad. So mrc_push has mrc_probe send a copy of it, made of a clone, on the next EV in turn, which is one of
- * another plane where there is one. Critical are
+ * to be bad. So mrc_push has mrc_probe send a copy of it, made of a clone, on the next EV in turn, in most cases one
+ * of another plane. Critical are
  *
  *  - TCP segments with SYN, FIN or RST;
  *  - TCP segments sent again, which their sequence number tells: it is before the connection's next one;
@@ -32,7 +32,9 @@
 #define TCP_FLAGS_ACK 0x10 /* flags of a pure ACK: no SYN, FIN, RST or PSH */
 #define TCP_FLAGS_ECN 0xc0 /* CWR and ECE, which a pure ACK may have */
 #define TCP_FLAGS_SINGLE 0x07 /* SYN, FIN and RST: a segment that has no other behind it */
-/* A CPU may copy so much ahead of its rate; ACKs only half as much, so that a flood of them leaves room for the rest. */
+/* A CPU may copy so much ahead of its rate: segments that open and end connections. All others only half as much, so
+ * that a flood of them leaves room for these.
+ */
 #define COPIES_AHEAD_NS 50000000ULL
 
 /* ---- the sender ---------------------------------------------------------------------------- */
@@ -65,10 +67,10 @@ static __always_inline int is_isolated(struct __sk_buff *skb, __u64 now)
 	return aged(now, before, settings.dup_ack_us * NS_PER_US);
 }
 
-/* Return 1 if a TCP segment opens, ends or resets a connection, or is sent again. A segment that mrc0 has forwarded, or
- * segmented, has no socket: then the flags alone decide.
+/* Return 1 if a TCP segment opens, ends or resets a connection; 2 if it is sent again. Behind mrc0 the connection may have
+ * sent more meanwhile, so the flags alone decide.
  */
-static __always_inline int is_critical_tcp(struct __sk_buff *skb, const struct inner *inner)
+static __always_inline int is_critical_tcp(struct __sk_buff *skb, const struct inner *inner, int at_mrc0)
 {
 	__u8 *tcp = (void *)(long)skb->data + ETH_HLEN + (inner->l3_length & 0x3f);
 	struct bpf_tcp_sock *connection;
@@ -79,7 +81,7 @@ static __always_inline int is_critical_tcp(struct __sk_buff *skb, const struct i
 	if (tcp[TCP_FLAGS] & TCP_FLAGS_SINGLE)
 		return 1;
 	sk = skb->sk;
-	if (!sk)
+	if (!sk || !at_mrc0)
 		return 0;
 	sk = bpf_sk_fullsock(sk);
 	if (!sk)
@@ -87,22 +89,29 @@ static __always_inline int is_critical_tcp(struct __sk_buff *skb, const struct i
 	connection = bpf_tcp_sock(sk);
 	if (!connection)
 		return 0;
-	return (__s32)(bpf_ntohl(*(__be32 *)(tcp + offsetof(struct tcphdr, seq))) - connection->snd_nxt) < 0;
+	return (__s32)(bpf_ntohl(*(__be32 *)(tcp + offsetof(struct tcphdr, seq))) - connection->snd_nxt) < 0 ? 2 : 0;
 }
 
-/* Return 1 if a packet is critical. `ack`: it is a pure ACK. */
-static __always_inline int is_critical(struct __sk_buff *skb, const struct inner *inner, __u32 policy, int ack,
-				       __u64 now)
+/* Return 0 if a packet is not critical, else by what part of COPIES_AHEAD_NS it may be copied: 1 = all, 2 = half. `ack`: it
+ * is a pure ACK.
+ */
+static __always_inline int critical_part(struct __sk_buff *skb, const struct inner *inner, __u32 policy, int ack,
+					 int at_mrc0, __u64 now)
 {
-	if (policy == MRC_POLICY_CRITICAL)
-		return !skb->gso_size;
-	if (skb->gso_size || policy > MRC_POLICY_SPRAY || inner->ip_proto != IPPROTO_TCP)
+	int part;
+
+	if (skb->gso_size || policy == MRC_POLICY_FLOWLET || policy == MRC_POLICY_PINNED)
 		return 0;
-	return ack ? is_isolated(skb, now) : is_critical_tcp(skb, inner);
+	if (inner->ip_proto == IPPROTO_TCP) {
+		part = ack ? 2 * is_isolated(skb, now) : is_critical_tcp(skb, inner, at_mrc0);
+		if (part)
+			return part;
+	}
+	return policy == MRC_POLICY_CRITICAL ? 2 : 0;
 }
 
 /* Return 1 if this CPU may copy a packet now, and pay for it. */
-static __always_inline int can_pay_for_copy(__u64 now, int ack)
+static __always_inline int can_pay_for_copy(__u64 now, int part)
 {
 	__u32 zero = 0;
 	__u64 *paid = bpf_map_lookup_elem(&mrc_copied, &zero);
@@ -111,20 +120,20 @@ static __always_inline int can_pay_for_copy(__u64 now, int ack)
 		return 0;
 	if (aged(now, *paid, 0))
 		*paid = now;
-	if (*paid - now >= COPIES_AHEAD_NS >> !!ack)
+	if (*paid - now >= COPIES_AHEAD_NS / part)
 		return 0;
 	*paid += settings.copy_ns;
 	return 1;
 }
 
 /* Send a copy of a critical packet, and number it: r->report_seq. Returns 0 if the CPU has copied too many. */
-static __always_inline int replicate(struct __sk_buff *skb, const struct mrc_node *self, struct request *r, int ack)
+static __always_inline int replicate(struct __sk_buff *skb, const struct mrc_node *self, struct request *r, int part)
 {
 	struct mrc_copies *copies = copies_at(r->host_id);
 
 	if (!copies || !self->probe_ifindex || !settings.copy_ns)
 		return 0;
-	if (!can_pay_for_copy(r->now, ack)) {
+	if (!can_pay_for_copy(r->now, part)) {
 		__sync_fetch_and_add(&copies->sent_once, 1);
 		return 0;
 	}
@@ -153,16 +162,21 @@ static __always_inline int push_copy(struct __sk_buff *skb, const struct mrc_nod
 
 /* ---- the receiver -------------------------------------------------------------------------- */
 
-/* Return 1 if a critical packet of a peer is the first of its copies to arrive, and note it. `generation`: of the peer's
- * tables. A global function, as probe_tag().
+/* Return 1 if a critical packet of a peer is the first of its copies to arrive, and note it. One that is too old to tell is
+ * delivered, too: a duplicate is better than a loss. `generation`: of the peer's tables. A global function, as probe_tag().
  */
 __noinline int is_first_copy(__u32 host_id, __u32 generation, __u32 number)
 {
 	struct mrc_copies *copies = copies_at(host_id);
 
+	__u32 epoch;
+
 	if (!copies)
 		return 1;
-	if (!is_first(copies->seen, number, table_epoch(&copies->generation, &copies->epoch, generation))) {
+	epoch = table_epoch(&copies->generation, &copies->epoch, generation);
+	if (is_forgotten(*(volatile __u64 *)seen_word(copies->seen, number), number, epoch)) {
+		__sync_fetch_and_add(&copies->unchecked, 1);
+	} else if (!is_first(copies->seen, number, epoch)) {
 		__sync_fetch_and_add(&copies->eliminated, 1);
 		return 0;
 	}

@@ -9,7 +9,7 @@
 
 #define KEPT_PACKET_MAX 512 /* bytes: a longer packet is cut off, or it would be sent twice for nothing */
 
-/* Have mrc_probe do `job` on a clone of this packet, at once. `r`: the request, or the ACK copy's destination. */
+/* Have mrc_probe do `job` on a clone of this packet, at once. `r`: the request, or the copy's destination and number. */
 static __always_inline void send_clone(struct __sk_buff *skb, const struct mrc_node *self, __u32 job,
 				       const struct request *r)
 {

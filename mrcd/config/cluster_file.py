@@ -159,7 +159,7 @@ class Overlay(Section):
     copies_per_s: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=20_000,
         description="so many critical packets per second does each CPU send on two paths; further ones take one path; "
-        "0: all of them",
+        "0: none takes two",
     )
     burst_bytes: Annotated[int, Field(ge=2048, le=65_535)] = Field(
         default=65_535,

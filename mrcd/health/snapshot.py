@@ -46,6 +46,8 @@ class Snapshot:
         self.used = slice(0, self.planes * self.width)
         self.peers, self.auths = Columns(tables.peers, self.rows), Columns(tables.auths, self.rows)
         self.copies = Columns(tables.copies, self.rows)
+        counts = "sent_once", "delivered", "unchecked", "eliminated"  # of all rows, so that no sum ever falls
+        self.critical = {name: int(tables.copies[name].sum()) for name in counts}
         self.evs = Columns(tables.evs, self.rows, self.used)
         self.path_stats = Columns(tables.path_stats, self.rows, self.used)
 

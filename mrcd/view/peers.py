@@ -37,7 +37,7 @@ def documents(s: Snapshot, most: int | None = None) -> list[Document]:
         "reachable": s.is_reachable.tolist(),
         "detached": s.is_detached.tolist(),
         "heard_ns": s.heard_ns.tolist(),
-        **{name: s.copies[name].tolist() for name in ("sent_once", "delivered", "eliminated")},
+        **{name: s.copies[name].tolist() for name in ("sent_once", "delivered", "unchecked", "eliminated")},
         "copied": s.copies["sent"].tolist(),
         **{name: s.peers[name].tolist() for name in ("plane_mask", "refused")},
     }
@@ -65,6 +65,7 @@ def documents(s: Snapshot, most: int | None = None) -> list[Document]:
                     "sent_twice": c["copied"],
                     "sent_once": c["sent_once"],
                     "delivered": c["delivered"],
+                    "unchecked": c["unchecked"],
                     "eliminated": c["eliminated"],
                 },
                 "refused_packets": c["refused"],

@@ -54,7 +54,7 @@ struct conditions {
 	__u8 random;
 	__u8 gso_size;
 	__u8 gso_segs;
-	__u8 more; /* bits: 1 = no overlay, 2 = no generation, 4 = due, 8 = clean ACK copies, 16 = classes */
+	__u8 more; /* bits: 1 = no overlay, 2 = no generation, 4 = due, 8 = clean copies, 16 = classes */
 	__u8 target; /* as the target says */
 };
 

@@ -10,17 +10,18 @@ import pytest
 
 from labkit.cluster.api import Lab
 from tests.lab.conftest import a_lab, mrcctl, wait_until
-from tests.lab.flows import address
+from tests.lab.flows import address, tcp_transfer
 
 CONNECTIONS = 300
 REQUEST = bytes(range(200))
 HOSTS = ("h0", "h1")
 
 
-@pytest.fixture(scope="module")
-def two() -> Iterator[Lab]:
-    """Two hosts whose paths stay in use, however much they lose."""
-    with a_lab("critical", hosts=2, hosts_per_t0=1, planes=4, t1=2, health={"loss_ratio": 1}) as lab:
+@pytest.fixture(scope="module", params=["burst", "packet"])
+def two(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """Two hosts whose paths stay in use, however much they lose, and whose ACKs are not critical."""
+    shape = {"granularity": request.param, "health": {"loss_ratio": 1}, "overlay": {"dup_ack_us": 0}}
+    with a_lab("critical", hosts=2, hosts_per_t0=1, planes=4, t1=2, **shape) as lab:
         yield lab
 
 
@@ -96,3 +97,12 @@ def test_no_connection_waits_for_a_lost_syn(two: Lab, record_property: Callable[
     assert _kernel(two, "TcpExtTCPSynRetrans") == syns
     assert saved > CONNECTIONS // 4
     assert not mrcctl(two, "h0", "status")["drops"]
+
+
+def test_bulk_data_take_one_path(two: Lab) -> None:
+    """TCP has often sent more before a segment is pushed: that does not make it one that is sent again."""
+    before, sent = _copies(two)["sent_twice"], mrcctl(two, "h0", "peers")[0]["tx_packets"]
+    tcp_transfer(two, 4, 40_000_000, target=1)
+    packets = mrcctl(two, "h0", "peers")[0]["tx_packets"] - sent
+    assert packets > 1000
+    assert _copies(two)["sent_twice"] - before < packets // 20

@@ -22,6 +22,7 @@ from tests.packet.model_host import (
     Arriving,
     DroppedError,
     EliminatedError,
+    ForgottenError,
     Host,
     NotOursError,
     Outcome,
@@ -201,6 +202,8 @@ def _eliminate(at: Arriving, o: Outer) -> None:
     epoch = at.epoch("copies", o.sender, at.get("peers", o.sender, "generation"))
     try:
         at.set(*at.noted("copies", o.sender, "seen", o.seq, epoch))
+    except ForgottenError:
+        at.add("copies", o.sender, "unchecked", 1)
     except DroppedError:
         at.add("copies", o.sender, "eliminated", 1)
         raise EliminatedError from None

@@ -93,6 +93,10 @@ class DroppedError(Exception):
     """The packet is dropped; the text is the reason's name."""
 
 
+class ForgottenError(DroppedError):
+    """The packet is so old that nobody knows whether its number has arrived."""
+
+
 class EliminatedError(Exception):
     """The packet is the second copy of a critical one."""
 
@@ -209,7 +213,9 @@ class Arriving:
         if seen and its_epoch == epoch % _EPOCHS:
             if lap == its_lap:
                 kept = seen
-            if kept & bit or 1 <= (its_lap - lap) % _LAPS <= _LAPS_OLD:
+            if 1 <= (its_lap - lap) % _LAPS <= _LAPS_OLD:
+                raise ForgottenError("replayed")
+            if kept & bit:
                 raise DroppedError("replayed")
         return table, (peer, at), kind, epoch % _EPOCHS << 54 | lap << 32 | kept | bit
 

@@ -133,13 +133,14 @@ def test_without_a_probe_interface_a_packet_takes_one_ev(bench: Bench) -> None:
     assert [int(m.flags) for m in out(bench, side, ack())] == [0]
 
 
-FLOOD = Setup(health=QUIET, more="[overlay]\ncopies_per_s = 1000\ndup_ack_us = 1\n")
+CRITICAL_CLASS = '[[classes]]\npolicy = "critical"\nports = [2]\n'
+FLOOD = Setup(health=QUIET, more=f"[overlay]\ncopies_per_s = 1000\ndup_ack_us = 1\n{CRITICAL_CLASS}")
 
 
 @pytest.mark.parametrize("bench", [FLOOD], indirect=True)
-@pytest.mark.parametrize(("flags", "ahead"), [("S", 51), ("A", 26)])
+@pytest.mark.parametrize(("flags", "ahead"), [("S", 51), ("A", 26), ("PA", 26)])
 def test_a_flood_of_critical_packets_takes_one_ev(bench: Bench, flags: str, ahead: int) -> None:
-    """Acknowledgements leave half of the copies to the others."""
+    """All but the segments that open and end connections leave half of the copies to these."""
     side, packet = ready(bench), ack(flags=flags)
 
     def times(packets: int) -> list[int]:
@@ -214,6 +215,15 @@ def test_after_new_tables_the_peer_numbers_anew(bench: Bench, hook: Hook) -> Non
     assert [arrives(bench, hook, 5) for _ in range(2)] == [True, False]
     bench.peer(H2)["generation"] += 1
     assert [arrives(bench, hook, 5) for _ in range(2)] == [True, False]
+
+
+@both_hooks
+def test_a_packet_too_old_to_tell_is_delivered(bench: Bench, hook: Hook) -> None:
+    """Whoever forges numbers of the future (without tags) cannot have genuine packets eliminated."""
+    assert arrives(bench, hook, 7)
+    assert all(arrives(bench, hook, 100_000 + n) for n in range(0, 32 * abi.REPLAY_WORDS, 32))
+    assert [arrives(bench, hook, n) for n in (7, 7, 8)] == [True, True, True]
+    assert copies(bench, "unchecked") == 3
 
 
 def test_other_packets_have_no_number_among_critical_ones(bench: Bench) -> None:

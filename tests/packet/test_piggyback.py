@@ -33,7 +33,7 @@ COUNTS_BYTES = abi.BALLAST + 8 * EVS
 PACKETS_PER_REQUEST = 16
 KEPT_BYTES = 512  # a packet up to this length follows its request whole; KEPT_PACKET_MAX of bpf/piggyback.h
 HEALTH = Health()
-NO_DUP_ACKS = "[overlay]\ndup_ack_us = 0\n"  # ACK copies are tested in test_dup_ack.py
+NO_DUP_ACKS = "[overlay]\ndup_ack_us = 0\n"  # copies are tested in test_critical.py
 NO_TIMER_PROBES = f"probe_late_ms = 10000\nprobe_packets = {PACKETS_PER_REQUEST}"
 ONE_SECOND_GAP = Setup(health=f"{NO_TIMER_PROBES}\nprobe_gap_us = 1000000\nloss_window_ms = 60000")
 

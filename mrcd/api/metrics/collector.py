@@ -265,9 +265,10 @@ def _peers(s: Snapshot) -> Iterator[Metric]:
     for name, text in (
         ("sent_once", "Critical packets sent on one path, because a CPU had copied too many."),
         ("delivered", "Critical packets delivered: the first copy of each."),
+        ("unchecked", "Critical packets delivered that were too old to tell whether the other copy had come."),
         ("eliminated", "Second copies, which were eliminated. Where one is missing, the other saved it."),
     ):
-        yield counter(f"mrc_critical_{name}", text, [], [([], float(s.copies[name].sum()))])
+        yield counter(f"mrc_critical_{name}", text, [], [([], float(s.critical[name]))])
     text = "Packets of the peer refused for their inner addresses; only peers that have sent some."
     yield counter("mrc_peer_refused_packets", text, ["peer"], some(s.peers["refused"]))
     text = "Whether packets are authenticated: off, permissive or required."
