@@ -46,8 +46,6 @@ class Snapshot:
         self.used = slice(0, self.planes * self.width)
         self.peers, self.auths = Columns(tables.peers, self.rows), Columns(tables.auths, self.rows)
         self.copies = Columns(tables.copies, self.rows)
-        counts = "sent_once", "delivered", "unchecked", "eliminated"  # of all rows, so that no sum ever falls
-        self.critical = {name: int(tables.copies[name].sum()) for name in counts}
         self.evs = Columns(tables.evs, self.rows, self.used)
         self.path_stats = Columns(tables.path_stats, self.rows, self.used)
 
@@ -105,6 +103,12 @@ class Snapshot:
     def state(self) -> NDArray[np.uint8]:
         """The EvState of each EV."""
         return self.evs["state"]
+
+    @property
+    def critical(self) -> dict[str, int]:
+        """Counts of critical packets, by name: sums over all rows of the table, so that none ever falls."""
+        names = "sent_once", "delivered", "unchecked", "eliminated"
+        return {name: int(self.tables.copies[name].sum()) for name in names}
 
     @cached_property
     def is_suspected(self) -> Bools:

@@ -37,7 +37,7 @@ class Nic:
 
 @dataclass(frozen=True)
 class LocalHost:
-    """What a host sends probes with."""
+    """This host as a sender of probes: its name and ids, the encapsulation, its NICs, and where its keys are."""
 
     name: str
     host_id: int

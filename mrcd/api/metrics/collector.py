@@ -262,13 +262,14 @@ def _peers(s: Snapshot) -> Iterator[Metric]:
     yield gauge("mrc_ev_min_active", text, ["peer"], _by_peer(s, s.peers["floor"]))
     text = "Critical packets sent to the peer on two paths."
     yield counter("mrc_critical_sent_twice", text, ["peer"], _by_peer(s, s.copies["sent"]))
+    critical = s.critical
     for name, text in (
         ("sent_once", "Critical packets sent on one path, because a CPU had copied too many."),
         ("delivered", "Critical packets delivered: the first copy of each."),
         ("unchecked", "Critical packets delivered that were too old to tell whether the other copy had come."),
         ("eliminated", "Second copies, which were eliminated. Where one is missing, the other saved it."),
     ):
-        yield counter(f"mrc_critical_{name}", text, [], [([], float(s.critical[name]))])
+        yield counter(f"mrc_critical_{name}", text, [], [([], float(critical[name]))])
     text = "Packets of the peer refused for their inner addresses; only peers that have sent some."
     yield counter("mrc_peer_refused_packets", text, ["peer"], some(s.peers["refused"]))
     text = "Whether packets are authenticated: off, permissive or required."

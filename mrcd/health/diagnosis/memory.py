@@ -74,14 +74,11 @@ Place = tuple[int, int]  # the index of a peer in the plan, and the number of an
 
 @dataclass(frozen=True)
 class Answers:
-    """What probes on an EV have shown. `passes`: full-size packets pass; False: only small ones; None: not known.
+    """The result of a round of small and full-size probes on an EV."""
 
-    `is_mended`: they pass, but did not at first since the EV failed.
-    """
-
-    at_ns: int  # CLOCK_MONOTONIC, when they began
-    passes: bool | None
-    is_mended: bool = False
+    at_ns: int  # CLOCK_MONOTONIC, when the round began
+    passes: bool | None  # True: full-size packets arrive; False: only small ones do; None: the probes do not tell
+    is_mended: bool = False  # full-size packets arrive now, but did not at first since the EV failed
 
 
 @dataclass(frozen=True, eq=False)

@@ -120,9 +120,10 @@ class SizeWatch:
 
     def next_round(self, tables: Tables, plan: Plan, pins: Path) -> Round | None:
         """Returns what to probe now; None if nothing is suspected, or is due."""
-        changes, now, s = int(tables.transitions()["count"].sum()), time.monotonic_ns(), Snapshot(tables, plan)
+        changes, now = int(tables.transitions()["count"].sum()), time.monotonic_ns()
         if plan.config.cluster.mtu <= SMALL or is_detached(tables.node) or changes == self._changes:
             return None
+        s = Snapshot(tables, plan)
         self._changes = -1 if (s.state == EvState.ASSUMED_BAD).any() else changes
         sizes = self._memory.sizes
         if not s.is_suspected.any():
