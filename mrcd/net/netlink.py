@@ -12,6 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from ipaddress import IPv6Address
+from struct import Struct
 from types import MappingProxyType
 from typing import Any
 from zlib import crc32
@@ -48,14 +49,28 @@ _LOCAL = 2  # RTN_LOCAL
 _LOOK_UP = 0x1000 | 0x2000  # RTM_F_LOOKUP_TABLE, RTM_F_FIB_MATCH: the route itself, with its table
 _EVENTS = rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV6_IFADDR
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
+_SEQUENCE, _SEQUENCE_AT = Struct("=I"), 8  # of struct nlmsghdr
+
+
+class _Requests(AsyncIPRoute):  # type: ignore[misc]
+    """A netlink socket for requests.
+
+    Where the kernel acknowledges a request that its answer has already ended, pyroute2 keeps the ACK for a reader of
+    events. Here is none: 70 kB of fragmented memory stayed after each reload.
+    """
+
+    def enqueue(self, data: bytes, addr: object) -> None:
+        (sequence,) = _SEQUENCE.unpack_from(data, _SEQUENCE_AT)
+        if sequence in self.msg_queue.queues:
+            super().enqueue(data, addr)
 
 
 class Netlink:
     """An open netlink socket in this network namespace. Use as an async context manager."""
 
     def __init__(self) -> None:
-        self._ipr = AsyncIPRoute()
-        self._echo = AsyncIPRoute(nlm_echo=True)  # the kernel answers a write with the object that it made
+        self._ipr = _Requests()
+        self._echo = _Requests(nlm_echo=True)  # the kernel answers a write with the object that it made
 
     async def __aenter__(self) -> "Netlink":
         await self._ipr.setup_endpoint()

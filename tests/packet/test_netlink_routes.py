@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the routes that mrcd writes by netlink, as iproute2 shows them, and what it makes of those that are there."""
 
+import asyncio
+import gc
 import select
 import socket
 from typing import Any
@@ -45,6 +47,19 @@ def test_hops_of_a_fallback_route_are_segment_lists_in_travel_order(
     ]
     assert {h["weight"] for h in route["nexthops"]} == {1}  # every EV the same share
     assert (route["metrics"], route["prefsrc"]) == ([{"mtu": 9020, "reordering": 300}], source)
+
+
+@families
+def test_no_acknowledgement_is_kept_after_its_answer(
+    ns: Namespace, nics: tuple[int, int], family: str, dst: str, gateway: str | None, source: str
+) -> None:
+    async def kept(netlink: Netlink) -> int:
+        for n in range(5):
+            await netlink.write_route(Route(dst, 4000, (Hop(nics[n % 2], gateway),)), "replace")
+            assert (await netlink.way_to(dst.partition("/")[0], None)).interface == f"p{n % 2}"
+        return sum(queue.qsize() for queue in gc.get_objects() if isinstance(queue, asyncio.Queue))
+
+    assert run(kept) == 0
 
 
 @families
