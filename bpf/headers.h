@@ -143,20 +143,25 @@ static __always_inline __u64 delivery_ns(struct __sk_buff *skb)
 	return skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO ? skb->tstamp : 0;
 }
 
+#define SENT_AGAIN 0x8000 /* in tc_index, beside the priority */
+
 /* Leave a packet to mrc0, which segments it. Its packets return through mrc0's peer, without their priority: a veth
- * clears it, but not tc_index. Priorities of more than 16 bits are lost; they name classes of a qdisc.
+ * clears it, but not tc_index. Higher priorities are lost; they name classes of a qdisc. `sent_again`: the packet is.
  */
-static __always_inline int leave_to_mrc0(struct __sk_buff *skb)
+static __always_inline int leave_to_mrc0(struct __sk_buff *skb, int sent_again)
 {
-	skb->tc_index = skb->priority <= 0xffff ? skb->priority : 0;
+	skb->tc_index = (skb->priority < SENT_AGAIN ? skb->priority : 0) | (sent_again ? SENT_AGAIN : 0);
 	return TC_ACT_UNSPEC;
 }
 
-/* Restore the priority of a packet that leave_to_mrc0() has left to mrc0. */
-static __always_inline void restore_priority(struct __sk_buff *skb)
+/* Restore the priority of a packet that leave_to_mrc0() has left to mrc0. Returns 1 if it is sent again. */
+static __always_inline int take_from_mrc0(struct __sk_buff *skb)
 {
-	skb->priority = skb->tc_index;
+	int sent_again = !!(skb->tc_index & SENT_AGAIN);
+
+	skb->priority = skb->tc_index & (SENT_AGAIN - 1);
 	skb->tc_index = 0;
+	return sent_again;
 }
 
 /* Push a data packet: make room, count it on its EV, write the headers and send it. `segments`: its packets on the
@@ -172,7 +177,7 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	p->payload = skb->len - ETH_HLEN;
 	error = make_headroom(skb, p);
 	if (error == ERROR_EALREADY && at_mrc0)
-		return leave_to_mrc0(skb);
+		return leave_to_mrc0(skb, 0);
 	if (error)
 		return drop_skb(MRC_DROP_PUSH_FAILED);
 	mrc.version = MRC_WIRE_VERSION;

@@ -93,18 +93,18 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_node *self = node();
 	struct mrc_rotation *rotation;
 	struct mrc_peer *peer;
-	int ack, at_mrc0, part;
-	__u32 segments, length, gap_us, entry, host_id, policy;
+	int ack, at_mrc0, sent_again = 0, part;
+	__u32 segments, length, gap_us, entry, host_id, policy, planes;
 	enum mrc_drop reason;
 
 	if (!self)
 		return drop_skb(MRC_DROP_NO_PEER);
 	at_mrc0 = skb->ifindex == self->overlay_ifindex;
-	if (at_mrc0 && settings.per_packet)
-		return leave_to_mrc0(skb);
-	if (!at_mrc0)
-		restore_priority(skb);
 	reason = parse_inner(skb, &key, &inner);
+	if (at_mrc0 && settings.per_packet)
+		return leave_to_mrc0(skb, !reason && is_sent_again(skb, &inner));
+	if (!at_mrc0)
+		sent_again = take_from_mrc0(skb);
 	if (reason)
 		return drop_skb(reason);
 	if (!find_destination(&key, self, &entry))
@@ -142,13 +142,13 @@ int mrc_push(struct __sk_buff *skb)
 		keep_timer_packet(skb, self, request.now);
 	if (piggyback_probe(skb, self, peer, rotation, &request, gap_us))
 		request.now = now_ns(); /* this packet is sent after the request */
-	part = critical_part(skb, &inner, policy, ack, at_mrc0, request.now);
-	if (part && replicate(skb, self, &request, part)) {
+	planes = linked_planes(self, peer);
+	part = critical_part(skb, &inner, policy, ack, at_mrc0, sent_again, request.now);
+	if (part && replicate(skb, self, peer, &request, part, &planes)) {
 		p.flags = MRC_FLAG_CRITICAL;
 		p.number = request.report_seq;
 	}
-	if (!classed_ev(skb, &inner, policy, peer, host_id, linked_planes(self, peer), request.now, rotation,
-			&choice) ||
+	if (!classed_ev(skb, &inner, policy, peer, host_id, planes, request.now, rotation, &choice) ||
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */
@@ -173,7 +173,7 @@ int mrc_probe(struct __sk_buff *skb)
 	 */
 	bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
 	if (job == CLONE_COPY)
-		return push_copy(skb, self, &slot->request);
+		return push_copy(skb, self, slot);
 	if (job == CLONE_TIMER_PACKET)
 		return make_timer_packet(skb) ? drop_skb(MRC_DROP_PROBE_FAILED) : bpf_redirect(self->timer_ifindex, 0);
 	verdict = push_clone(skb, self, &slot->request);

@@ -99,7 +99,7 @@ struct request {
 /* The job that mrc_push or mrc_pop leaves for mrc_probe, which runs on the clone at once. One per CPU. */
 struct mrc_clone_job {
 	__u32 job; /* CLONE_*; 0 = none */
-	__u32 reserved;
+	__u32 plane; /* of the newest copy */
 	struct request request;
 };
 

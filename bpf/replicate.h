@@ -3,11 +3,12 @@
  *
  * Bulk data tell of a lost packet by those that follow. A packet that is alone has nobody to tell: TCP waits a second for
  * a lost SYN, and for a lost ACK until a timer expires at either end, because of some bytes on a path that was not known
- * to be bad. So mrc_push has mrc_probe send a copy of it, made of a clone, on the next EV in turn, in most cases one
- * of another plane. Critical are
+ * to be bad. So mrc_push has mrc_probe send a copy of it, made of a clone, on the next EV in turn, and sends the packet
+ * itself on one of another plane, if any can be used. Critical are
  *
  *  - TCP segments with SYN, FIN or RST;
- *  - TCP segments sent again, which their sequence number tells: it is before the connection's next one;
+ *  - TCP segments sent again, which their sequence number tells: it is before the connection's next one. In packet
+ *    granularity mrc_push learns that before mrc0 segments them;
  *  - ACKs without data that come some time after their flow's previous one. Of ACKs in close sequence, the next one
  *    repeats what the lost one said;
  *  - packets of a class with this policy.
@@ -67,47 +68,54 @@ static __always_inline int is_isolated(struct __sk_buff *skb, __u64 now)
 	return aged(now, before, settings.dup_ack_us * NS_PER_US);
 }
 
-/* Return 1 if a TCP segment opens, ends or resets a connection; 2 if it is sent again. Behind mrc0 the connection may have
- * sent more meanwhile, so the flags alone decide.
- */
-static __always_inline int is_critical_tcp(struct __sk_buff *skb, const struct inner *inner, int at_mrc0)
+/* Return a pointer to the fixed TCP header of a packet of mrc0, or NULL. */
+static __always_inline const __u8 *tcp_header(const struct __sk_buff *skb, const struct inner *inner)
 {
-	__u8 *tcp = (void *)(long)skb->data + ETH_HLEN + (inner->l3_length & 0x3f);
-	struct bpf_tcp_sock *connection;
-	struct bpf_sock *sk;
+	const __u8 *tcp = (void *)(long)skb->data + ETH_HLEN + (inner->l3_length & 0x3f);
 
-	if (inner->fragment || (void *)(tcp + sizeof(struct tcphdr)) > (void *)(long)skb->data_end)
+	return inner->ip_proto == IPPROTO_TCP && !inner->fragment &&
+			       (void *)(tcp + sizeof(struct tcphdr)) <= (void *)(long)skb->data_end ?
+		       tcp :
+		       NULL;
+}
+
+/* Return 1 if a connection of this host sends a TCP segment again. Only at mrc0: behind it, the connection may have sent
+ * more meanwhile.
+ */
+static __always_inline int is_sent_again(struct __sk_buff *skb, const struct inner *inner)
+{
+	const __u8 *tcp = tcp_header(skb, inner);
+	struct bpf_tcp_sock *connection;
+	struct bpf_sock *sk = skb->sk;
+	__u32 seq;
+
+	if (!tcp || !sk)
 		return 0;
-	if (tcp[TCP_FLAGS] & TCP_FLAGS_SINGLE)
-		return 1;
-	sk = skb->sk;
-	if (!sk || !at_mrc0)
-		return 0;
+	seq = bpf_ntohl(*(const __be32 *)(tcp + offsetof(struct tcphdr, seq)));
 	sk = bpf_sk_fullsock(sk);
 	if (!sk)
 		return 0;
 	connection = bpf_tcp_sock(sk);
-	if (!connection)
-		return 0;
-	return (__s32)(bpf_ntohl(*(__be32 *)(tcp + offsetof(struct tcphdr, seq))) - connection->snd_nxt) < 0 ? 2 : 0;
+	return connection && (__s32)(seq - connection->snd_nxt) < 0;
 }
 
 /* Return 0 if a packet is not critical, else by what part of COPIES_AHEAD_NS it may be copied: 1 = all, 2 = half. `ack`: it
- * is a pure ACK.
+ * is a pure ACK. `sent_again`: it is known to be a TCP segment that is; at mrc0 this looks itself.
  */
 static __always_inline int critical_part(struct __sk_buff *skb, const struct inner *inner, __u32 policy, int ack,
-					 int at_mrc0, __u64 now)
+					 int at_mrc0, int sent_again, __u64 now)
 {
-	int part;
+	const __u8 *tcp;
 
 	if (skb->gso_size || policy == MRC_POLICY_FLOWLET || policy == MRC_POLICY_PINNED)
 		return 0;
-	if (inner->ip_proto == IPPROTO_TCP) {
-		part = ack ? 2 * is_isolated(skb, now) : is_critical_tcp(skb, inner, at_mrc0);
-		if (part)
-			return part;
-	}
-	return policy == MRC_POLICY_CRITICAL ? 2 : 0;
+	tcp = tcp_header(skb, inner);
+	if (tcp && tcp[TCP_FLAGS] & TCP_FLAGS_SINGLE)
+		return 1;
+	if (policy == MRC_POLICY_CRITICAL || sent_again || (ack && is_isolated(skb, now)) ||
+	    (!ack && at_mrc0 && is_sent_again(skb, inner)))
+		return 2;
+	return 0;
 }
 
 /* Return 1 if this CPU may copy a packet now, and pay for it. */
@@ -126,12 +134,17 @@ static __always_inline int can_pay_for_copy(__u64 now, int part)
 	return 1;
 }
 
-/* Send a copy of a critical packet, and number it: r->report_seq. Returns 0 if the CPU has copied too many. */
-static __always_inline int replicate(struct __sk_buff *skb, const struct mrc_node *self, struct request *r, int part)
+/* Send a copy of a critical packet, and number it: r->report_seq. Takes its plane out of `planes` if another one has a
+ * usable EV. Returns 0 if the CPU has copied too many.
+ */
+static __always_inline int replicate(struct __sk_buff *skb, const struct mrc_node *self, const struct mrc_peer *peer,
+				     struct request *r, int part, __u32 *planes)
 {
 	struct mrc_copies *copies = copies_at(r->host_id);
+	__u32 zero = 0, others;
+	const struct mrc_clone_job *slot = bpf_map_lookup_elem(&mrc_clone_jobs, &zero);
 
-	if (!copies || !self->probe_ifindex || !settings.copy_ns)
+	if (!copies || !slot || !self->probe_ifindex || !settings.copy_ns)
 		return 0;
 	if (!can_pay_for_copy(r->now, part)) {
 		__sync_fetch_and_add(&copies->sent_once, 1);
@@ -139,12 +152,16 @@ static __always_inline int replicate(struct __sk_buff *skb, const struct mrc_nod
 	}
 	r->report_seq = self->generation + __sync_fetch_and_add(&copies->sent, 1);
 	send_clone(skb, self, CLONE_COPY, r);
+	others = *planes & ~(1u << (slot->plane & 31));
+	if (others & peer->usable_planes)
+		*planes = others;
 	return 1;
 }
 
 /* Push the copy, a clone of the packet. */
-static __always_inline int push_copy(struct __sk_buff *skb, const struct mrc_node *self, const struct request *r)
+static __always_inline int push_copy(struct __sk_buff *skb, const struct mrc_node *self, struct mrc_clone_job *slot)
 {
+	const struct request *r = &slot->request;
 	struct mrc_rotation *rotation = bpf_map_lookup_elem(&mrc_rotations, &r->host_id);
 	struct push p = { .flags = MRC_FLAG_CRITICAL, .number = r->report_seq };
 	struct mrc_peer *peer = peer_at(r->host_id);
@@ -156,6 +173,7 @@ static __always_inline int push_copy(struct __sk_buff *skb, const struct mrc_nod
 	    !choose_ev(peer, r->host_id, linked_planes(self, peer), r->now, rotation, &choice) ||
 	    push_by(&p, r->host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return TC_ACT_SHOT; /* the packet itself is dropped next, for the same reason, and counted */
+	slot->plane = choice.plane;
 	p.traffic_class = inner.traffic_class;
 	return push_data(skb, &p, r->host_id, 1, r->now, 0);
 }

@@ -182,10 +182,16 @@ MUTANTS = (
         "unsent",
     ),
     _bpf(
-        "skb->priority = skb->tc_index;",
+        "skb->priority = skb->tc_index & (SENT_AGAIN - 1);",
         ";",
         "packets lose their priority at mrc0 in packet granularity",
         "push",
+    ),
+    _bpf(
+        "*planes = others;",
+        ";",
+        "both copies of a critical packet take one plane",
+        "critical",
     ),
     _bpf(
         "return skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO ? skb->tstamp : 0;",

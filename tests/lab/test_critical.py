@@ -106,3 +106,15 @@ def test_bulk_data_take_one_path(two: Lab) -> None:
     packets = mrcctl(two, "h0", "peers")[0]["tx_packets"] - sent
     assert packets > 1000
     assert _copies(two)["sent_twice"] - before < packets // 20
+
+
+@pytest.mark.parametrize("two", ["packet"], indirect=True)
+def test_what_tcp_sends_again_takes_two_paths(two: Lab) -> None:
+    """In burst granularity only single segments do, and how many of them there are is left to chance."""
+    segments, before = _kernel(two, "TcpRetransSegs"), _copies(two)
+    two.fail("nic:h0:1", drop=0.1)
+    tcp_transfer(two, 4, 20_000_000, target=1)
+    two.heal()
+    segments, found = _kernel(two, "TcpRetransSegs") - segments, _copies(two)
+    assert segments > 20
+    assert sum(found[name] - before[name] for name in ("sent_twice", "sent_once")) >= segments

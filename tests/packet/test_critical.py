@@ -97,6 +97,15 @@ def test_a_packet_of_a_critical_class_takes_two_planes(bench: Bench, head: Packe
     assert len({m.ev // SLOTS for m in sent}) == 2
 
 
+@pytest.mark.parametrize("bench", [CLASS], indirect=True)
+def test_copies_take_two_planes_where_others_stand_in_for_one(bench: Bench) -> None:
+    """A plane that has just come back leaves most of its turns to the others, and so to the plane of the copy, too."""
+    side = ready(bench)
+    bench.tables.evs["weight"][H2, SLOTS : 2 * SLOTS] = 1
+    for _ in range(40):
+        assert len({m.ev // SLOTS for m in out(bench, side, IPV4 / UDP(sport=1, dport=2))}) == 2
+
+
 @pytest.mark.parametrize(
     ("bench", "packet"),
     [
