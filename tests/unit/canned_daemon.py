@@ -67,6 +67,7 @@ STATUS = {
     "peers": {"total": 3, "reachable": 3, "unreachable": 0, "detached": 0},
     "evs": {"UNKNOWN": 0, "GOOD": 35, "SKIP": 0, "ASSUMED_BAD": 1, "DENIED": 0}, "usable_evs": 35,
     "drops": {"too_big": 3}, "last_event": EVENT,
+    "critical": {"sent_twice": 1200, "sent_once": 3, "delivered": 1107, "unchecked": 0, "eliminated": 1100},
     "probing": {
         "tick_by": "daemon", "ticks_by_daemon": 201_000, "ticks_by_packet": 0, "budget_probes_per_s": 4000,
         "budget_left_probes": 1999, "sent_probes": {"traffic": 1200, "suspicion": 30, "retry": 4, "idle": 51_000},

@@ -167,6 +167,7 @@ def status_lines(doc: Document, *, colour: bool, width: int | None = None) -> li
         ("fleet", (doc.get("fleet") or {}).get("etcd") and _fleet(doc["fleet"])),
         ("drops", ", ".join(f"{k} {count(v)}" for k, v in (doc.get("drops") or {}).items()) or "none"),
         ("probes", doc.get("probing") and _probing(doc["probing"])),
+        ("critical", doc.get("critical") and _critical(doc["critical"])),
         ("other BPF", _other_programs(doc.get("other_programs") or [])),
         *(("kernel", f"lacks {words}") for words in doc.get("kernel_lacks") or ()),
         ("pins", lost and f"{lost}: see `mrcctl doctor`"),
@@ -252,6 +253,14 @@ def _peers(peers: Document) -> str:
     others = [f"{peers[k]} {k}" for k in ("unreachable", "detached") if peers.get(k)]
     known = f"{text(peers.get('reachable'))} of {text(peers.get('total'))} reachable"
     return ", ".join([known, *others])
+
+
+def _critical(critical: Document) -> str:
+    """Return the counts of critical packets: 1200 sent twice, 3 once: too many; 1100 received, 7 by one path alone."""
+    twice, once, received = (critical[name] for name in ("sent_twice", "sent_once", "delivered"))
+    alone = max(0, received - critical["unchecked"] - critical["eliminated"])
+    more = f", {count(once)} once: more than [overlay] copies_per_s" if once else ""
+    return f"{count(twice)} sent twice{more}; {count(received)} received, {count(alone)} of them by one path alone"
 
 
 def _probing(probing: Document) -> str:
