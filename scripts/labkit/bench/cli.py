@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from labkit import entry, plot
 from labkit.bench import (
     alone,
+    answers,
     auth,
     calm,
     cost,
@@ -49,8 +50,8 @@ SCHEMA_VERSION = 2
 
 _ALL = (throughput.BENCH, cost.BENCH, throughput.PLANES, paper.BENCH, scale.BENCH)
 _MORE = (
-    job.BENCH, lifecycle.BENCH, versions.BENCH, calm.BENCH, incast.BENCH, shares.BENCH, failover.BENCH, slow.BENCH,
-    alone.BENCH, host.BENCH, leaks.BENCH, auth.BENCH, auth.FLOOD, localise.BENCH,
+    job.BENCH, lifecycle.BENCH, versions.BENCH, calm.BENCH, incast.BENCH, shares.BENCH, failover.BENCH, answers.BENCH,
+    slow.BENCH, alone.BENCH, host.BENCH, leaks.BENCH, auth.BENCH, auth.FLOOD, localise.BENCH,
 )  # fmt: skip
 BENCHES: dict[str, Bench] = {b.name: b for b in (*_ALL, *_MORE)}
 # Enough to try each bench. What is still longer says so in its own module.
@@ -78,17 +79,19 @@ _LISTEN_S = 0.5
     "--full",
     is_flag=True,
     help="throughput: the whole matrix (25 minutes); paper: all experiments at length (8); planes, scale: all; "
-    "localise: 20 fabrics of each kind",
+    "localise: 20 fabrics of each kind; versions: the whole mrcd of a commit with another one",
 )
 @click.option(
     "--only",
     metavar="WORD",
     multiple=True,
-    help="throughput: only cells with this word, e.g. udp-64; calm: only this case; localise: only this number of "
-    "NICs; repeatable",
+    help="throughput: only cells with this word, e.g. udp-64; calm: only this case; answers: only this traffic; "
+    "localise: only this number of NICs; repeatable",
 )
 @click.option("--minutes", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="of calm, alone")
-@click.option("--faults", type=click.IntRange(min=1), default=200, show_default=True, help="failover: of each kind")
+@click.option(
+    "--faults", type=click.IntRange(min=1), default=200, show_default=True, help="failover, answers: of each kind"
+)
 @click.option("--kinds", metavar="A,B,…", help=f"failover: only these kinds, of {', '.join(failover.STAGES)}")
 @click.option("--peers", type=click.IntRange(1, 4096), multiple=True, help="scale: only this number; repeatable")
 @click.option(
@@ -119,10 +122,10 @@ def bench(
     """Measure mrcd in a lab on this machine, and beside it the kernel's own SRv6.
 
     Without a PART: throughput, cost, planes, paper and scale, in about fifteen minutes. The other parts are job,
-    lifecycle, calm (false demotions under stress), failover, slow (a slow plane), alone (both daemons dead), auth
-    (forged packets, new secrets, the cost of tags), flood (a million forged packets per second) and localise (are bad
-    links of simulated fabrics named? needs no lab). Exit code 1 if a bound is not met, 2 if a part cannot be measured.
-    Progress goes to stderr.
+    lifecycle, calm (false demotions under stress), failover, answers (how late single packets come), slow (a slow
+    plane), alone (both daemons dead), auth (forged packets, new secrets, the cost of tags), flood (a million forged
+    packets per second) and localise (are bad links of simulated fabrics named? needs no lab). Exit code 1 if a bound is
+    not met, 2 if a part cannot be measured. Progress goes to stderr.
     """
     versions = (4, 6) if ip == "both" else (int(ip),)
     options = Options(versions=versions, kinds=_kinds(kinds), **rest)
