@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Upgrades two hosts one after the other to another wire version and back, under a UDP flow and TCP connections."""
+"""Upgrades two hosts one after the other to another wire version and back, under a UDP flow and TCP connections.
+
+The other version is a build of these programs that says so; with --full it is the whole mrcd of the newest commit that
+had another one.
+"""
 
 import os
 import signal
+import subprocess
+import tempfile
 import time
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from labkit.bench.frame import Bench, Bound, Options, Result, Table
 from labkit.bench.lifecycle import another_build
@@ -13,10 +20,10 @@ from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
 from labkit.cluster.patience import patience, wait_for
 from labkit.entry import progress
-from labkit.places import end_program
+from labkit.places import REPOSITORY
 from labkit.traffic import candidates
 from labkit.traffic.candidates import SOURCE, TARGET
-from labkit.traffic.flow import Ends, TwoEnds
+from labkit.traffic.requests import OpenConnections, Requests
 from labkit.traffic.stream import Stream
 from mrcd.errors import MachineError
 from mrcd.kernel.object_file import OVERRIDE
@@ -30,33 +37,48 @@ PATIENCE_S = patience(30.0)
 _DEFINE = "#define MRC_WIRE_VERSION "
 
 
-class Requests(TwoEnds):
-    """Requests over many TCP connections, from `with` to `finish`."""
-
-    def __init__(self, lab: Lab, ends: Ends, connections: int) -> None:
-        super().__init__(lab, ends, end_program("askend"), "ask")
-        self._sender = (connections, GAP_S)
-
-    def finish(self) -> tuple[int, int]:
-        """Ends the connections. Returns the answers, and how many connections were broken."""
-        self._finish()
-        return int(self._facts["answers"]), int(self._facts["broken"])
+@contextmanager
+def _former_build() -> Iterator[dict[str, str]]:
+    """A block with the environment of an mrcd that says another wire version."""
+    with another_build(f"{_DEFINE}{WIRE_VERSION}", f"{_DEFINE}{WIRE_VERSION - 1}") as program:
+        yield {OVERRIDE: str(program)}
 
 
-def run(lab: Lab, turns: int = 1, rate: int = RATE, connections: int = CONNECTIONS) -> Result:
+@contextmanager
+def _former_commit() -> Iterator[dict[str, str]]:
+    """A block with the environment of the mrcd of the newest commit before this wire version. Raises MachineError."""
+    since = _run("git", "log", "-1", "--format=%h", f"-S{_DEFINE}{WIRE_VERSION}\n", "--", "bpf/mrc_wire.h").strip()
+    if not since:
+        raise MachineError("no commit before this wire version is here", hint="git fetch --unshallow")
+    with tempfile.TemporaryDirectory(prefix="mrcd-upgrade-") as name:
+        progress(f"versions: builds the commit before {since}")
+        _run("sh", "-ec", f"git archive {since}~1 | tar -x -C {name}")
+        _run("make", "-s", "-C", name, "mrcd/mrc.bpf.o")
+        yield {"PYTHONPATH": name}
+
+
+def _run(*argv: str) -> str:
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise MachineError(f"{argv[0]}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def run(
+    lab: Lab, turns: int = 1, rate: int = RATE, connections: int = CONNECTIONS, *, whole_mrcd: bool = False
+) -> Result:
     """Upgrades and goes back `turns` times. The lab is up, and all EVs are GOOD."""
-    own, other = f"{_DEFINE}{WIRE_VERSION}", f"{_DEFINE}{WIRE_VERSION - 1}"
     ends, rows, sprayed = candidates.overlay(lab, 4), list[Document](), 0
     with (
-        another_build(own, other) as build,
+        (_former_commit if whole_mrcd else _former_build)() as former,
         Stream(lab, ends, rate=rate) as stream,
-        Requests(lab, ends, connections) as requests,
+        Requests(lab, ends, OpenConnections(connections, GAP_S)) as requests,
     ):
         marks = [stream.mark()]
-        for host, program in ((SOURCE, build), (TARGET, build), (SOURCE, None), (TARGET, None)) * turns:
-            version = WIRE_VERSION - (program is not None)
+        for host, environment in ((SOURCE, former), (TARGET, former), (SOURCE, {}), (TARGET, {})) * turns:
+            version = WIRE_VERSION - bool(environment)
             progress(f"versions: {host} gets wire version {version}")
-            _upgrade(lab, host, program)
+            _upgrade(lab, host, environment)
             if host == SOURCE:  # the hosts differ now
                 wait_for("both hosts name the version", lambda: all(_names_version(lab, h) for h in HOSTS), 60.0)
                 sprayed += sum(_sends(lab, h) for h in HOSTS)
@@ -66,33 +88,33 @@ def run(lab: Lab, turns: int = 1, rate: int = RATE, connections: int = CONNECTIO
             marks.append(stream.mark())
             rows.append({"host": host, "wire_version": version, "sent": marks[-1] - marks[-2]})
         result = stream.finish()
-        answers, broken = requests.finish()
+        requests.finish()
     for row, first, last in zip(rows, marks, marks[1:], strict=False):
         row["lost"] = result.lost(first, last)
     bounds = [
         Bound("packets lost or duplicated", 0, "").judge(result.lost() + result.twice),
-        Bound("TCP connections broken", 0, "").judge(broken),
+        Bound("TCP connections broken", 0, "").judge(requests.broken),
         Bound("packets sprayed while the hosts differ", 0, "").judge(sprayed),
-        Bound("answers", 100 * turns, "", is_least=True).judge(answers),
+        Bound("answers", 100 * turns, "", is_least=True).judge(len(requests.took)),
     ]
     title = f"A UDP flow of {result.packets_per_s:,.0f} packets/s and {connections} TCP connections, host by host"
-    detail = {"socket_drops": result.socket_drops, "sender_late_ms": result.late_ms, "answers": answers}
+    detail = {"socket_drops": result.socket_drops, "sender_late_ms": result.late_ms, "answers": len(requests.took)}
     return Result([Table(title, rows)], bounds, detail=detail)
 
 
-def _upgrade(lab: Lab, host: str, program: Path | None) -> None:
-    """Restarts mrcd of a host with these programs, or with its own."""
+def _upgrade(lab: Lab, host: str, environment: Mapping[str, str]) -> None:
+    """Restarts mrcd of a host with these variables."""
     pid = lab.daemon_pid(host)
     if pid is None:
         raise MachineError(f"mrcd of {host} does not run")
     os.kill(pid, signal.SIGTERM)
     wait_for("the daemon has ended", lambda: not lab.daemon_pid(host), PATIENCE_S)
-    if program:
-        os.environ[OVERRIDE] = str(program)
+    os.environ.update(environment)
     try:
         lab.up()
     finally:
-        os.environ.pop(OVERRIDE, None)
+        for name in environment:
+            del os.environ[name]
 
 
 def _names_version(lab: Lab, host: str) -> bool:
@@ -116,7 +138,7 @@ def measure(lab: Lab, options: Options) -> Result:
     """Measures in burst granularity, the default."""
     lab.up()
     observe.wait_until_good(lab, lab.fabric.hosts)
-    return run(lab, 1 if options.short else 5)
+    return run(lab, 1 if options.short else 5, whole_mrcd=options.full)
 
 
 BENCH = Bench("versions", measure)
