@@ -15,6 +15,8 @@
 
 #define ND_FIRST 133 /* router solicitation (RFC 4861 §4) */
 #define ND_LAST 137 /* redirect */
+#define UDP_PORT 4797 /* [cluster] udp_port of every lab */
+#define SENDERS 64 /* at least as many as a lab has hosts; a power of two */
 #define ECN_FIELD 0x30 /* in an IPv6 header's second byte: the two low bits of the traffic class */
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -35,6 +37,7 @@ struct fault_counters {
 	__u64 marked; /* skbs */
 	__u64 damaged; /* skbs */
 	__u64 first_drop_ns; /* CLOCK_MONOTONIC; 0 = none yet */
+	__u64 first_data_drop_ns[SENDERS]; /* the same of a host's data packets; index: host id */
 };
 
 struct {
@@ -120,6 +123,26 @@ static __always_inline int damage(struct __sk_buff *skb)
 	return !bpf_skb_store_bytes(skb, last, &byte, sizeof(byte), 0);
 }
 
+static __always_inline void note_time(__u64 *at)
+{
+	if (!*at)
+		__sync_val_compare_and_swap(at, 0, bpf_ktime_get_ns());
+}
+
+/* Note when the first data packet of its sender is dropped. */
+static __always_inline void note_data_drop(struct __sk_buff *skb, struct fault_counters *count)
+{
+	__u32 headers = sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr) + sizeof(struct mrc_hdr);
+	struct outer o = {};
+	struct cursor c;
+
+	if (skb->len < headers || bpf_skb_pull_data(skb, headers))
+		return;
+	c = (struct cursor){ (void *)(long)skb->data, (void *)(long)skb->data_end };
+	if (parse_outer(&c, &o, UDP_PORT) == PARSED_OURS && o.mrc->type == MRC_DATA)
+		note_time(&count->first_data_drop_ns[bpf_ntohs(o.mrc->sender) & (SENDERS - 1)]);
+}
+
 SEC("tc")
 int lab_fault(struct __sk_buff *skb)
 {
@@ -134,8 +157,8 @@ int lab_fault(struct __sk_buff *skb)
 	if (!ip6)
 		return TC_ACT_UNSPEC;
 	if (chance(fault->drop)) {
-		if (!count->first_drop_ns)
-			__sync_val_compare_and_swap(&count->first_drop_ns, 0, bpf_ktime_get_ns());
+		note_time(&count->first_drop_ns);
+		note_data_drop(skb, count);
 		__sync_fetch_and_add(&count->dropped, 1);
 		return TC_ACT_SHOT;
 	}

@@ -114,7 +114,8 @@ def test_what_tcp_sends_again_takes_two_paths(two: Lab) -> None:
     segments, before = _kernel(two, "TcpRetransSegs"), _copies(two)
     two.fail("nic:h0:1", drop=0.1)
     tcp_transfer(two, 4, 20_000_000, target=1)
-    two.heal()
+    healed = two.heal()[0]
+    assert healed["first_data_drops_ns"][0] >= healed["first_drop_ns"]
     segments, found = _kernel(two, "TcpRetransSegs") - segments, _copies(two)
     assert segments > 20
     assert sum(found[name] - before[name] for name in ("sent_twice", "sent_once")) >= segments

@@ -259,6 +259,8 @@ class Stage:
         # Without a daemon these EVs may be found bad only when it is back: `excuse_no_longer` ends that.
         self.excuse(broken.hit, _ALWAYS if kind.killed else self._healed_ns + EXCUSED_NS)
         begin_ns = int(healed["first_drop_ns"] or broken.command_ns)
+        if kind.stressed:  # others send much more: their packets are dropped long before the first one of this pair
+            begin_ns = healed["first_data_drops_ns"].get(self.lab.fabric.config.host(pair[0]).id, begin_ns)
         return Event(
             broken.place.plane,
             broken.place.t1,

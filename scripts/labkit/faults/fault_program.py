@@ -10,7 +10,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from labkit.faults import tc_hook
@@ -39,9 +39,11 @@ class Counters:
     marked_skbs: int = 0
     damaged_skbs: int = 0
     first_drop_ns: int | None = None  # CLOCK_MONOTONIC
+    first_data_drops_ns: dict[int, int] = field(default_factory=dict)  # the same of hosts' data packets, by host id
 
 
-_COUNTERS = struct.Struct(f"={len(fields(Counters))}Q")
+_SENDERS = 64
+_COUNTERS = struct.Struct(f"={len(fields(Counters)) - 1 + _SENDERS}Q")
 
 
 def attach(pins: Path, places: Iterable[tuple[str, str, Hook]]) -> None:
@@ -91,8 +93,10 @@ def read(pins: Path) -> Counters:
         return Counters()
     with libbpf.opened(pins / "counters") as fd:
         raw = libbpf.lookup_elem(fd, _ONLY, _COUNTERS.size)
-    found = Counters(*_COUNTERS.unpack(raw or bytes(_COUNTERS.size)))
-    return replace(found, first_drop_ns=found.first_drop_ns or None)
+    passed, dropped, marked, damaged, first_ns, *by_host = _COUNTERS.unpack(raw or bytes(_COUNTERS.size))
+    return Counters(
+        passed, dropped, marked, damaged, first_ns or None, {number: ns for number, ns in enumerate(by_host) if ns}
+    )
 
 
 def detach(pins: Path) -> None:
