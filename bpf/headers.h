@@ -146,7 +146,8 @@ static __always_inline __u64 delivery_ns(struct __sk_buff *skb)
 #define SENT_AGAIN 0x8000 /* in tc_index, beside the priority */
 
 /* Leave a packet to mrc0, which segments it. Its packets return through mrc0's peer, without their priority: a veth
- * clears it, but not tc_index. Higher priorities are lost; they name classes of a qdisc. `sent_again`: the packet is.
+ * clears it, but not tc_index. Higher priorities are lost; they name classes of a qdisc. `sent_again`: TCP sends this
+ * packet again.
  */
 static __always_inline int leave_to_mrc0(struct __sk_buff *skb, int sent_again)
 {

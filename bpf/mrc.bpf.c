@@ -26,7 +26,7 @@
  *
  *   mrc_push        tc egress of mrc0, tc ingress of mrc0's peer: steps 1 to 3. In burst granularity at mrc0; only
  *                   segments of bursts that mrc0 had to segment first come to its peer (tunnel.h). In packet
- *                   granularity at the peer; at mrc0 it keeps the priorities of packets
+ *                   granularity at the peer; at mrc0 it notes their priority, and what TCP sends again
  *   mrc_probe       tc egress of mrc0's peer: turns a clone into a probe request, a copy or the timer packet
  *   mrc_timer       tc ingress of tmrc0: handles each pass of the timer packet
  *   mrc_pop         tc ingress of the plane NICs: steps 4 to 7
@@ -94,7 +94,7 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_rotation *rotation;
 	struct mrc_peer *peer;
 	int ack, at_mrc0, sent_again = 0, part;
-	__u32 segments, length, gap_us, entry, host_id, policy, planes;
+	__u32 segments, length, gap_us, entry, host_id, policy;
 	enum mrc_drop reason;
 
 	if (!self)
@@ -142,13 +142,13 @@ int mrc_push(struct __sk_buff *skb)
 		keep_timer_packet(skb, self, request.now);
 	if (piggyback_probe(skb, self, peer, rotation, &request, gap_us))
 		request.now = now_ns(); /* this packet is sent after the request */
-	planes = linked_planes(self, peer);
 	part = critical_part(skb, &inner, policy, ack, at_mrc0, sent_again, request.now);
-	if (part && replicate(skb, self, peer, &request, part, &planes)) {
+	if (part && replicate(skb, self, &request, part, &choice)) {
 		p.flags = MRC_FLAG_CRITICAL;
 		p.number = request.report_seq;
 	}
-	if (!classed_ev(skb, &inner, policy, peer, host_id, planes, request.now, rotation, &choice) ||
+	if (!classed_ev(skb, &inner, policy, peer, host_id, linked_planes(self, peer), request.now, rotation,
+			&choice) ||
 	    push_by(&p, host_id, choice.plane * settings.evs_per_plane + choice.slot))
 		return drop_skb(MRC_DROP_NO_USABLE_EV);
 	p.traffic_class = inner.traffic_class; /* DSCP, and ECN in RFC 6040's normal mode */

@@ -28,6 +28,7 @@
 #include "send_probe.h"
 #include "spray.h"
 
+#define SOCK_STREAM 1 /* linux/net.h */
 #define TCP_HEADER_MAX 60 /* bytes */
 #define TCP_FLAGS 13 /* offset in a TCP header */
 #define TCP_FLAGS_ACK 0x10 /* flags of a pure ACK: no SYN, FIN, RST or PSH */
@@ -93,14 +94,14 @@ static __always_inline int is_sent_again(struct __sk_buff *skb, const struct inn
 		return 0;
 	seq = bpf_ntohl(*(const __be32 *)(tcp + offsetof(struct tcphdr, seq)));
 	sk = bpf_sk_fullsock(sk);
-	if (!sk)
+	if (!sk || sk->type != SOCK_STREAM) /* the kernel's socket for resets is no connection, but bpf_tcp_sock() takes it */
 		return 0;
 	connection = bpf_tcp_sock(sk);
 	return connection && (__s32)(seq - connection->snd_nxt) < 0;
 }
 
 /* Return 0 if a packet is not critical, else by what part of COPIES_AHEAD_NS it may be copied: 1 = all, 2 = half. `ack`: it
- * is a pure ACK. `sent_again`: it is known to be a TCP segment that is; at mrc0 this looks itself.
+ * is a pure ACK. `sent_again`: a TCP segment that was found to be sent again before mrc0 segmented it.
  */
 static __always_inline int critical_part(struct __sk_buff *skb, const struct inner *inner, __u32 policy, int ack,
 					 int at_mrc0, int sent_again, __u64 now)
@@ -134,15 +135,15 @@ static __always_inline int can_pay_for_copy(__u64 now, int part)
 	return 1;
 }
 
-/* Send a copy of a critical packet, and number it: r->report_seq. Takes its plane out of `planes` if another one has a
- * usable EV. Returns 0 if the CPU has copied too many.
+/* Send a copy of a critical packet, number it (r->report_seq), and have the packet itself avoid its plane. Returns 0 if the
+ * CPU has copied too many.
  */
-static __always_inline int replicate(struct __sk_buff *skb, const struct mrc_node *self, const struct mrc_peer *peer,
-				     struct request *r, int part, __u32 *planes)
+static __always_inline int replicate(struct __sk_buff *skb, const struct mrc_node *self, struct request *r, int part,
+				     struct choice *choice)
 {
 	struct mrc_copies *copies = copies_at(r->host_id);
-	__u32 zero = 0, others;
-	const struct mrc_clone_job *slot = bpf_map_lookup_elem(&mrc_clone_jobs, &zero);
+	__u32 zero = 0;
+	struct mrc_clone_job *slot = bpf_map_lookup_elem(&mrc_clone_jobs, &zero);
 
 	if (!copies || !slot || !self->probe_ifindex || !settings.copy_ns)
 		return 0;
@@ -151,10 +152,9 @@ static __always_inline int replicate(struct __sk_buff *skb, const struct mrc_nod
 		return 0;
 	}
 	r->report_seq = self->generation + __sync_fetch_and_add(&copies->sent, 1);
+	slot->plane = MRC_MAX_PLANES; /* no plane, if no copy is sent */
 	send_clone(skb, self, CLONE_COPY, r);
-	others = *planes & ~(1u << (slot->plane & 31));
-	if (others & peer->usable_planes)
-		*planes = others;
+	choice->avoid = 1u << (slot->plane & 31);
 	return 1;
 }
 

@@ -13,6 +13,7 @@
 /* The EV that a packet takes. */
 struct choice {
 	__u32 packets; /* of this burst, on the wire */
+	__u32 avoid; /* planes to leave out if another one can be used: a bit each */
 	__u32 plane;
 	__u32 slot; /* of the EV, in its plane */
 };
@@ -186,7 +187,9 @@ static __always_inline int choose_ev(struct mrc_peer *peer, __u32 host_id, __u32
 		begin_rotation(peer, rotation, host_id);
 	if (peer->queued)
 		plane_mask = planes_in_pace(host_id, plane_mask & peer->usable_planes, out->packets);
-	/* The planes in pace may have lost their last usable EV since: other CPUs withdraw EVs meanwhile. */
+	if (out->avoid && plane_mask & ~out->avoid & peer->usable_planes)
+		plane_mask &= ~out->avoid;
+	/* These planes may have lost their last usable EV since: other CPUs withdraw EVs meanwhile. */
 	if (!next_usable(peer, plane_mask, rotation->plane, rotation->slot, 0, out) &&
 	    !set_choice(any_usable(peer, all_planes, rotation->plane), out))
 		return 0;

@@ -188,7 +188,7 @@ MUTANTS = (
         "push",
     ),
     _bpf(
-        "*planes = others;",
+        "choice->avoid = 1u << (slot->plane & 31);",
         ";",
         "both copies of a critical packet take one plane",
         "critical",

@@ -16,7 +16,7 @@
 #define ND_FIRST 133 /* router solicitation (RFC 4861 §4) */
 #define ND_LAST 137 /* redirect */
 #define UDP_PORT 4797 /* [cluster] udp_port of every lab */
-#define SENDERS 64 /* at least as many as a lab has hosts; a power of two */
+#define SENDERS 256 /* at least as many as a lab has hosts; a power of two */
 #define ECN_FIELD 0x30 /* in an IPv6 header's second byte: the two low bits of the traffic class */
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

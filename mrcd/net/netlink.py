@@ -56,7 +56,7 @@ class _Requests(AsyncIPRoute):  # type: ignore[misc]
     """A netlink socket for requests.
 
     Where the kernel acknowledges a request that its answer has already ended, pyroute2 keeps the ACK for a reader of
-    events. Here is none: 70 kB of fragmented memory stayed after each reload.
+    events. Nothing reads events from this socket: 70 kB of fragmented memory stayed after each reload.
     """
 
     def enqueue(self, data: bytes, addr: object) -> None:

@@ -14,7 +14,7 @@ from mrcd.config.cluster_file import Granularity
 from mrcd.kernel import abi
 from mrcd.kernel.enums import EvState
 from tests.packet.clock import MS, advance, now
-from tests.packet.packets import ETHERNET, EVS, H2, SLOTS, both_hooks, datagram, ip
+from tests.packet.packets import ETHERNET, EVS, H2, PLANES, SLOTS, both_hooks, datagram, ip
 from tests.packet.rig import Bench, Hook, Setup
 from tests.packet.wires import Sender, Tap, until
 
@@ -104,6 +104,16 @@ def test_copies_take_two_planes_where_others_stand_in_for_one(bench: Bench) -> N
     bench.tables.evs["weight"][H2, SLOTS : 2 * SLOTS] = 1
     for _ in range(40):
         assert len({m.ev // SLOTS for m in out(bench, side, IPV4 / UDP(sport=1, dport=2))}) == 2
+
+
+@pytest.mark.parametrize("bench", [CLASS], indirect=True)
+def test_copies_take_one_plane_where_all_others_are_too_slow(bench: Bench) -> None:
+    side, last = ready(bench), PLANES - 1
+    bench.peer(H2)["queued"], bench.peer(H2)["slow_planes"] = 1, (1 << last) - 1
+    rest = [0] * (8 - PLANES)
+    bench.pace(H2, pace_ns=[MS] * PLANES + rest, slow_ns=[40 * MS] * last + [0] + rest)
+    for _ in range(4):
+        assert [m.ev // SLOTS for m in out(bench, side, IPV4 / UDP(sport=1, dport=2))] == [last] * 2
 
 
 @pytest.mark.parametrize(

@@ -256,10 +256,10 @@ def _peers(peers: Document) -> str:
 
 
 def _critical(critical: Document) -> str:
-    """Return the counts of critical packets: 1200 sent twice, 3 once: too many; 1100 received, 7 by one path alone."""
+    """Return the counts of critical packets: 1200 sent twice, 3 once; 1100 received, 7 of them by one path alone."""
     twice, once, received = (critical[name] for name in ("sent_twice", "sent_once", "delivered"))
     alone = max(0, received - critical["unchecked"] - critical["eliminated"])
-    more = f", {count(once)} once: more than [overlay] copies_per_s" if once else ""
+    more = f", {count(once)} once (at times more than [overlay] copies_per_s)" if once else ""
     return f"{count(twice)} sent twice{more}; {count(received)} received, {count(alone)} of them by one path alone"
 
 

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Measures how late a single packet comes when a path fails: what bulk data tell of a lost one, it has nobody to tell.
+"""Measures how late single packets come when a path fails. Nothing follows them that would tell that one is lost.
 
 new    500 new TCP connections per second, a request of 200 bytes on each: beside mrcd, the kernel's SRv6 and MPTCP
 open   the same requests on open connections
 udp    10,000 UDP packets per second of a critical class, and the same of none: what is lost, what comes twice
 
 The faults are T1s that die and NICs that are cut, each healed after a moment, then a minute of a T1 that loses 20 %,
-and one of 1 %. What is asked in them is compared with a minute without a fault.
+and one of 1 %. What is asked in them is compared with what is asked in the minute without a fault before each kind.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from labkit import plot
@@ -65,43 +64,56 @@ FAULTS = (
     _Fault("loss-20", "a T1 loses 20 %", "t1:{plane}:{t1}", 0.2, once=True),
     _Fault("loss-1", "a T1 loses 1 %", "t1:{plane}:{t1}", 0.01, once=True),
 )
-Span = tuple[int, int]  # CLOCK_MONOTONIC ns
 Poll = Callable[[float], None]
+
+
+class _Part(NamedTuple):
+    """A part of a measurement, with or without a fault. What had been sent by its ends is as `sent` of _Course says."""
+
+    fault: str
+    begin_ns: int
+    end_ns: int
+    first: int
+    last: int
 
 
 class _Course:
     """The course of one measurement: how often and how long each fault is made."""
 
-    def __init__(self, lab: Lab, options: Options, way: Candidate | None = None) -> None:
-        self._lab, self._sprays = lab, way is None or way.name == MRCD
+    def __init__(
+        self, lab: Lab, options: Options, way: Candidate | None = None, sent: Callable[[], int] = lambda: 0
+    ) -> None:
+        self._lab, self._sent, self._sprays = lab, sent, way is None or way.name == MRCD
         self._times = options.faults if self._sprays else min(options.faults, _OTHERS_FAULTS)
         self._minute_s = 2.0 if options.short else 60.0
 
-    def run(self, poll: Poll) -> Iterator[tuple[str, Span]]:
-        """Yields for each fault its name, and the time that it lasted; first a minute without one."""
-        begin_ns = time.monotonic_ns()
-        poll(self._minute_s)
-        yield CALM, (begin_ns, time.monotonic_ns())
+    def run(self, poll: Poll) -> Iterator[_Part]:
+        """Yields the parts. `poll` reads what the traffic's programs say, for so many seconds."""
         parameters = self._lab.fabric.parameters
         with Cluster(self._lab) as cluster:
             for fault in FAULTS:
+                yield self._calm(poll)
                 for n, place in enumerate(places(parameters.planes, parameters.t1)):
                     if n == (1 if fault.once else self._times):
                         break
                     if n % 20 == 0:
                         progress(f"answers: {fault.words}, {n} of {1 if fault.once else self._times}")
-                    yield fault.name, self._make(fault, place, poll)
-                    if self._sprays:
-                        poll(0.0)
-                        wait_for("all paths are GOOD", lambda: self._is_good(cluster, poll), _GOOD_WITHIN_S)
+                    yield self._make(fault, place, poll, cluster)
 
-    def _make(self, fault: _Fault, place: Place, poll: Poll) -> Span:
-        target = fault.target.format(plane=place.plane, t1=place.t1)
-        begin_ns = time.monotonic_ns()
-        self._lab.fail(target, drop=fault.drop)
+    def _calm(self, poll: Poll) -> _Part:
+        first, begin_ns = self._sent(), time.monotonic_ns()
+        poll(self._minute_s)
+        return _Part(CALM, begin_ns, time.monotonic_ns(), first, self._sent())
+
+    def _make(self, fault: _Fault, place: Place, poll: Poll, cluster: Cluster) -> _Part:
+        target, first = fault.target.format(plane=place.plane, t1=place.t1), self._sent()
+        begin_ns = self._lab.fail(target, drop=fault.drop)["monotonic_ns"]
         poll(self._minute_s if fault.once else _FAULT_S)
-        self._lab.heal(target)
-        return begin_ns, time.monotonic_ns()
+        end_ns = self._lab.heal(target)[0]["monotonic_ns"]
+        poll(_BEFORE_NS / 1e9)
+        if self._sprays:
+            wait_for("all paths are GOOD", lambda: self._is_good(cluster, poll), _GOOD_WITHIN_S)
+        return _Part(fault.name, begin_ns, end_ns, first, self._sent())
 
     @staticmethod
     def _is_good(cluster: Cluster, poll: Poll) -> bool:
@@ -114,16 +126,16 @@ class _Course:
 
 def _ask(lab: Lab, traffic: str, way: Candidate, options: Options) -> list[Document]:
     """Returns a row per fault: how long answers took that were asked for in it."""
-    spans: dict[str, list[Span]] = {}
+    parts: dict[str, list[_Part]] = {}
     progress(f"answers: {way.name}: {WORDS[traffic]}")
     with Requests(lab, way.ends, HOW[traffic], way.protocol) as requests:
         requests.poll(_BEGIN_S)
-        for name, span in _Course(lab, options, way).run(requests.poll):
-            spans.setdefault(name, []).append(span)
+        for part in _Course(lab, options, way).run(requests.poll):
+            parts.setdefault(part.fault, []).append(part)
         requests.finish()
     rows = []
-    for name, of in spans.items():
-        found = [_answers(requests.took, *span) for span in of]
+    for name, of in parts.items():
+        found = [_answers(requests.took, part) for part in of]
         took = [t for answers in found for t in answers]
         rows.append(
             {
@@ -137,8 +149,9 @@ def _ask(lab: Lab, traffic: str, way: Candidate, options: Options) -> list[Docum
     return rows
 
 
-def _answers(took: Sequence[tuple[int, int]], begin_ns: int, end_ns: int) -> list[int]:
-    return [t for asked_ns, t in took if begin_ns - _BEFORE_NS <= asked_ns < end_ns]
+def _answers(took: Sequence[tuple[int, int]], part: _Part) -> list[int]:
+    begin_ns = part.begin_ns - (0 if part.fault == CALM else _BEFORE_NS)
+    return [t for asked_ns, t in took if begin_ns <= asked_ns < part.end_ns]
 
 
 def _judge(rows: Sequence[Document]) -> list[Document]:
@@ -161,24 +174,19 @@ def _judge(rows: Sequence[Document]) -> list[Document]:
 
 
 def _send(lab: Lab, critical: bool, options: Options) -> list[Document]:
-    """Returns a row per fault: what was lost of the packets sent in it."""
+    """Returns a row per fault: what was lost of the packets sent from it until all paths were well; and of all."""
     found: dict[str, int] = {}
     name = "critical" if critical else "of no class"
     progress(f"answers: {WORDS[UDP]}, {name}")
     with Stream(lab, candidates.overlay(lab, 6), rate=RATE, burst=1) as stream:
         stream.poll(_BEGIN_S)
-        marks = [(CALM, stream.mark())]
-        for fault, _ in _Course(lab, options).run(stream.poll):
-            marks[-1] = fault, marks[-1][1]
-            marks.append((CALM, stream.mark()))
+        parts = list(_Course(lab, options, sent=stream.mark).run(stream.poll))
         result = stream.finish()
-    for (fault, first), (_, last) in pairwise(marks):
-        found[fault] = found.get(fault, 0) + result.lost(first, last)
-    return [
-        {"packets": name, "fault": fault, "lost": lost}
-        | ({"sent": result.sent, "twice": result.twice, "full_socket": result.socket_drops} if fault == CALM else {})
-        for fault, lost in found.items()
-    ]
+    for part in parts:
+        found[part.fault] = found.get(part.fault, 0) + result.lost(part.first, part.last)
+    rows = [{"packets": name, "fault": fault, "lost": lost} for fault, lost in found.items()]
+    every = {"lost": result.lost(), "sent": result.sent, "twice": result.twice, "full_socket": result.socket_drops}
+    return [*rows, {"packets": name, "fault": "all", **every}]
 
 
 def _classify(lab: Lab) -> None:
@@ -210,7 +218,7 @@ def measure(lab: Lab, options: Options) -> Result:
         rows = _send(lab, False, options)
         _classify(lab)
         critical = _send(lab, True, options)
-        lost = sum(r["lost"] for r in critical) + critical[0]["twice"]
+        lost = critical[-1]["lost"] + critical[-1]["twice"] - critical[-1]["full_socket"]
         bounds.append(Bound("udp: critical packets lost, or delivered twice", 0, "").judge(lost))
         tables.append(Table(WORDS[UDP], [*rows, *critical]))
     return Result(tables, bounds, _picture(strips))

@@ -70,8 +70,8 @@ _DESTINATION = 38  # offset of the outer destination in a frame
 _MOST_FRAMES = 16  # of a kind; the XDP program gets each 64 times in a row
 
 
-def _with(mode: str, d: Document) -> list[Document]:
-    return [a for a in d["attacks"] if a["mode"] == mode]
+def _with(mode: str, d: Document, what: str = "attacks") -> list[Document]:
+    return [a for a in d[what] if a["mode"] == mode]
 
 
 def _harmless(d: Document) -> int:
@@ -85,11 +85,13 @@ def _harmless(d: Document) -> int:
 def _bounds(d: Document) -> list[Document]:
     attacks_of = _with("required", d)
     least = min(a["goodput_ratio"] for a in attacks_of)
+    (critical,) = _with("required", d, "critical")
     lost = d["rotation"]["lost"] + d["roll_out"]["lost"]
     newest = d["rotation"]["newest_in_use"]
     return [
         Bound("states of EVs that attacks change", 0, "").judge(sum(a["changed_evs"] for a in attacks_of)),
         Bound("forged packets delivered", 0, "").judge(sum(a["delivered"] for a in attacks_of)),
+        Bound("critical packets that attacks eliminate, or have delivered twice", 0, "").judge(critical["wrong"]),
         Bound("goodput under attack", LEAST_GOODPUT, "_ratio", is_least=True).judge(least),
         Bound("attacks that do no harm with mode off, and should", 0, "").judge(_harmless(d)),
         Bound("packets lost by new secrets or modes", 0, "").judge(lost),
@@ -117,11 +119,15 @@ def _flood_bounds(floods: Sequence[Document]) -> list[Document]:
 
 def measure(lab: Lab, options: Options) -> Result:
     """Runs attacks, changes of secrets and modes, and the cost of tags."""
-    d: Document = {"attacks": []}
+    d: Document = {"attacks": [], "critical": []}
     for mode, seconds in (("off", OFF_S), ("required", options.seconds or SECONDS)):
         lab.up(auth=mode, source_filters=False)
         observe.wait_until_good(lab, lab.fabric.hosts)
-        d["attacks"] += [{"mode": mode} | row for row in _attack_all(lab, seconds)]
+        sides = [Side(lab, *names) for names in _SIDES]
+        before = _undelivered(sides)
+        d["attacks"] += [{"mode": mode} | row for row in _attack_all(lab, sides, seconds)]
+        wrong = sum(abs(a - b) for a, b in zip(_undelivered(sides), before, strict=True))
+        d["critical"].append({"mode": mode, "sent": sum(map(attacks.critical_sent, sides)), "wrong": wrong})
     d["rotation"] = _rotate(lab, SHORT_ROTATIONS if options.short else ROTATIONS)
     d["roll_out"] = _roll_out(lab)
     d["cost"] = {granularity: _cost(lab, granularity, options.pairs or COST_PAIRS) for granularity in LEAST_COST_RATIO}
@@ -130,7 +136,8 @@ def measure(lab: Lab, options: Options) -> Result:
         {"granularity": g, "more_ns": c["more_ns"], "goodput_with_by_without": words(c["goodput_ratio"])}
         for g, c in d["cost"].items()
     ]
-    tables = [Table(f"Attacks of {RATE:,} packets/s", shown), Table("Cost of tags in one flow", costs)]
+    counted = Table("Critical packets, from before the attacks to after them", d["critical"])
+    tables = [Table(f"Attacks of {RATE:,} packets/s", shown), counted, Table("Cost of tags in one flow", costs)]
     bounds = _bounds(d) + [b for granularity, cost in d["cost"].items() for b in _cost_bounds(granularity, cost)]
     return Result(tables, bounds, detail=d)
 
@@ -142,8 +149,7 @@ def _drops(drops: Document) -> str:
 # ---- attacks ----
 
 
-def _attack_all(lab: Lab, seconds: float) -> Iterator[Document]:
-    sides = [Side(lab, *names) for names in _SIDES]
+def _attack_all(lab: Lab, sides: Sequence[Side], seconds: float) -> Iterator[Document]:
     with Flow(lab, candidates.overlay(lab, 4)) as flow:
         flow.poll(1.0)
         recorded = {side.sender: attacks.record(side, 0.5, flow.poll) for side in sides}
@@ -156,6 +162,12 @@ def _attack_all(lab: Lab, seconds: float) -> Iterator[Document]:
             yield row
             observe.wait_until_good(lab, (SOURCE, TARGET), 60.0)
         flow.finish()
+
+
+def _undelivered(sides: Sequence[Side]) -> list[int]:
+    """Returns how many more critical packets were sent than delivered: each one is delivered once, by either copy."""
+    time.sleep(0.2)  # some are on their way
+    return [attacks.critical_sent(side) - attacks.critical_delivered(side) for side in sides]
 
 
 def _attack(lab: Lab, flow: Flow, attack: Attack, seconds: float) -> Document:

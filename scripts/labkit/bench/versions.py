@@ -109,12 +109,13 @@ def _upgrade(lab: Lab, host: str, environment: Mapping[str, str]) -> None:
         raise MachineError(f"mrcd of {host} does not run")
     os.kill(pid, signal.SIGTERM)
     wait_for("the daemon has ended", lambda: not lab.daemon_pid(host), PATIENCE_S)
+    before = dict(os.environ)
     os.environ.update(environment)
     try:
         lab.up()
     finally:
-        for name in environment:
-            del os.environ[name]
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _names_version(lab: Lab, host: str) -> bool:

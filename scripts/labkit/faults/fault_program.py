@@ -42,7 +42,7 @@ class Counters:
     first_data_drops_ns: dict[int, int] = field(default_factory=dict)  # the same of hosts' data packets, by host id
 
 
-_SENDERS = 64
+_SENDERS = 256
 _COUNTERS = struct.Struct(f"={len(fields(Counters)) - 1 + _SENDERS}Q")
 
 

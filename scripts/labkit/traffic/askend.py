@@ -12,6 +12,7 @@ which all hosts of the lab share. Standard library only, so that it starts quick
 """
 
 import asyncio
+import contextlib
 import json
 import socket
 import sys
@@ -52,8 +53,13 @@ async def message(s: socket.socket) -> bytes:
 
 def until_stdin_closes() -> asyncio.Event:
     """Returns an event that is set when the parent closes stdin."""
-    done = asyncio.Event()
-    asyncio.get_running_loop().add_reader(sys.stdin, done.set)
+    done, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(sys.stdin)
+        done.set()
+
+    loop.add_reader(sys.stdin, end)
     return done
 
 
@@ -69,14 +75,12 @@ class Tasks:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def end(self, within_s: float) -> int:
-        """Waits for all tasks. Returns how many have not ended within that time."""
-        if not self._running:
-            return 0
-        _, late = await asyncio.wait(self._running, timeout=within_s)
-        for task in late:
-            task.cancel()
-        return len(late)
+    async def end(self, within_s: float) -> None:
+        """Waits for all tasks, and cancels those that have not ended within that time."""
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=within_s)
+            for task in late:
+                task.cancel()
 
 
 # ---- the end that answers ----
@@ -107,6 +111,7 @@ async def receive(protocol: str, address: str) -> None:
         listener.listen(_BACKLOG)
         say(port=listener.getsockname()[1])
         accepting = asyncio.create_task(accept(listener))
+        accepting.add_done_callback(lambda _: done.set())  # an error ends this program before its parent does
         await done.wait()
         accepting.cancel()
     await tasks.end(0.0)
@@ -122,13 +127,14 @@ class Asker:
     def __init__(self, protocol: str, address: str, port: int, source: str) -> None:
         self._protocol, self._target, self._source = protocol, (address, port), source
         self._took: list[tuple[int, int]] = []
-        self.broken = 0
+        self.asked = self.answered = self.broken = 0
 
     async def ask(self, s: socket.socket, request: bytes, asked_ns: int) -> None:
-        """Asks on an open connection. Raises OSError if it breaks."""
+        """Asks on an open connection. Raises OSError if it breaks before the answer."""
         await asyncio.get_running_loop().sock_sendall(s, request)
         if await message(s) != request:
             raise ConnectionResetError
+        self.answered += 1
         self._took.append((asked_ns, time.monotonic_ns() - asked_ns))
         if len(self._took) >= _SAID_AT_ONCE:
             self.tell()
@@ -152,18 +158,27 @@ class Asker:
     async def ask_once(self) -> None:
         """Asks on a new connection. The other end closes it first, so that its port is free again here."""
         asked_ns = time.monotonic_ns()
+        self.asked += 1
         try:
-            with await self.opened() as s:
-                await self.ask(s, _LAST, asked_ns)
-                await message(s)
+            s = await self.opened()
         except OSError:
             self.broken += 1
+            return
+        with s:
+            try:
+                await self.ask(s, _LAST, asked_ns)
+            except OSError:
+                self.broken += 1
+                return
+            with contextlib.suppress(OSError):
+                await message(s)
 
     async def ask_again(self, s: socket.socket, gap_s: float, done: asyncio.Event) -> None:
         """Asks on one connection until `done`."""
         with s:
             try:
                 while not done.is_set():
+                    self.asked += 1
                     await self.ask(s, _GOES_ON, time.monotonic_ns())
                     await asyncio.sleep(gap_s)
             except OSError:
@@ -188,9 +203,9 @@ async def send(protocol: str, address: str, port: int, source: str, how: str, *n
                 tasks.begin(asker.ask_once())
             asked = due
             await asyncio.sleep(_TICK_S)
-    unanswered = await tasks.end(_AFTER_S)
+    await tasks.end(_AFTER_S)
     asker.tell()
-    say(broken=asker.broken, unanswered=unanswered, end="sent")
+    say(broken=asker.broken, unanswered=asker.asked - asker.answered - asker.broken, end="sent")
 
 
 def main() -> None:

@@ -7,11 +7,12 @@ T0s must not filter sources (`source_filters`).
 """
 
 import contextlib
+import itertools
 import secrets
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ _RECORDED_MOST = 4000  # frames
 _TAP_BYTES = 32 << 20  # the flow's bursts pass through the tap, too
 _SO_NO_CHECK, _SO_RCVBUFFORCE = 11, 33
 _PLANE = 0
+_CRITICAL_NUMBERS, _CRITICAL_STEP = 400, 64  # together more than the flow sends until the attack's turn comes
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,37 @@ def forged(side: Side, recorded: Sequence[bytes]) -> list[Attack]:
         frames = tuple(side.forged(p, _probe(), type=kind, tx_ns=soon, **tag) for p in side.paths())
         found.append(Attack(name, side.attacker, frames, kind == PROBE_REQUEST))
     own = tuple(_from_attacker(side, frame) for frame in found[1].frames)
+    found.append(Attack("forged critical data", side.attacker, tuple(_critical(side, soon, tag)), True))
     found.append(Attack("request from another address", side.attacker, own, False))
     found.append(Attack("plain SRv6", side.attacker, tuple(_plain(side)), False))
     if last is not None:
         found.append(Attack("forged ICMPv6 error", side.attacker, tuple(_errors(side, last)), False))
     return found
+
+
+def _critical(side: Side, tx_ns: int, tag: dict[str, int]) -> Iterator[bytes]:
+    """Yields packets with some of the sender's next critical numbers: delivered first, they would eliminate those."""
+    number = critical_sent(side) + 1
+    with contextlib.closing(Tables(observe.pins(side.lab, side.sender), writable=False)) as tables:
+        number += int(tables.node["generation"])
+    for n, path in zip(range(_CRITICAL_NUMBERS), itertools.cycle(side.paths()), strict=False):
+        mrc = {"flags": wire.CRITICAL, "seq": (number + n * _CRITICAL_STEP) % 2**32, "tx_ns": tx_ns, **tag}
+        yield side.forged(path, _inner(side), **mrc)
+
+
+def critical_sent(side: Side) -> int:
+    """Returns how many critical packets the sender has sent twice."""
+    return _copies(side.lab, side.sender, side.receiver, "sent")
+
+
+def critical_delivered(side: Side) -> int:
+    """Returns how many critical packets of the sender the receiver has delivered."""
+    return _copies(side.lab, side.receiver, side.sender, "delivered")
+
+
+def _copies(lab: Lab, host: str, peer: str, name: str) -> int:
+    with contextlib.closing(Tables(observe.pins(lab, host), writable=False)) as tables:
+        return int(tables.copies[name][lab.fabric.config.host(peer).id])
 
 
 def _from_attacker(side: Side, frame: bytes) -> bytes:
