@@ -55,6 +55,7 @@ PLANTED = {
     "icmp": Planted("icmp.h", "if (!TAKE(c, ip6))", "ip6 = c->at, c->at = ip6 + 1;\n\tif (0)"),
     "push": Planted("inner.h", "if (!TAKE(&c, ip6))", "ip6 = c.at;\n\t\tif (0)"),
     "pop": Planted("headers.h", "if ((void *)(in6 + 1) > end)", "if (0)"),
+    "copies": Planted("replicate.h", "if (is_forgotten(", "if (0 && is_forgotten("),
 }
 
 
@@ -68,6 +69,7 @@ class Result:
 
     target: str
     executions: int
+    packets: int  # of the target that counts them: in sequences, many in each execution; else the executions
     seconds: float
     edges: int
     finding: Path | None
@@ -126,9 +128,9 @@ def fuzz(target: str, seconds: float, runs: int | None = None, directory: Path =
     if ended.returncode and not found:  # an input that is known already, or no input at all
         names = re.findall(r"Test unit written to (\S+)", ended.stderr)
         found = [Path(names[-1]) if names else findings]
-    counts = [re.findall(p, ended.stderr, re.M) for p in (r"^stat::number_of_executed_units: (\d+)", r" cov: (\d+)")]
-    executions, edges = (int(c[-1]) if c else 0 for c in counts)
-    return Result(target, executions, took, edges, found[0] if found else None, ended.stderr)
+    patterns = (r"^stat::number_of_executed_units: (\d+)", r" cov: (\d+)", r"^stat::packets: (\d+)")
+    executions, edges, packets = (int(c[-1]) if (c := re.findall(p, ended.stderr, re.M)) else 0 for p in patterns)
+    return Result(target, executions, packets or executions, took, edges, found[0] if found else None, ended.stderr)
 
 
 def _summary(output: str) -> str:
@@ -140,10 +142,10 @@ def _summary(output: str) -> str:
 
 def print_table(results: list[Result]) -> None:
     """Prints a row per target, and how to reproduce each finding."""
-    print(f"{'target':8}{'executions':>12}{'exec/s':>10}{'edges':>8}{'findings':>10}")
+    print(f"{'target':8}{'executions':>12}{'packets':>14}{'exec/s':>10}{'edges':>8}{'findings':>10}")
     for r in results:
         rate = r.executions / r.seconds
-        print(f"{r.target:8}{r.executions:12,}{rate:10,.0f}{r.edges:8,}{int(r.finding is not None):10}")
+        print(f"{r.target:8}{r.executions:12,}{r.packets:14,}{rate:10,.0f}{r.edges:8,}{int(r.finding is not None):10}")
     for r in results:
         if r.finding:
             print(f"\n{r.target}: {_summary(r.output)}")

@@ -157,7 +157,15 @@ def probes() -> Iterator[bytes]:
             yield _conditions(auth | chance.choice([0, WITH_SRH]), more=chance.choice([0, 64])) + records
 
 
-SEEDS = {"outer": outer, "probes": probes, "icmp": icmp, "push": push, "pop": pop}
+def copies() -> Iterator[bytes]:
+    """Yields inputs of copies: a first number, then steps."""
+    chance = random.Random(SEED)
+    for first in (0, 1, 2**32 - 5000, 2**31):
+        steps = bytes(chance.choice([0, 0, 1, 40, 128, 140, 255, chance.randrange(256)]) for _ in range(60))
+        yield _conditions() + first.to_bytes(4, "little") + steps
+
+
+SEEDS = {"outer": outer, "probes": probes, "icmp": icmp, "push": push, "pop": pop, "copies": copies}
 
 
 def write(target: str, directory: Path) -> None:

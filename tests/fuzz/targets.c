@@ -432,6 +432,72 @@ static void fuzz_pop(const __u8 *bytes, __u32 length)
 	}
 }
 
+/* ---- copies ----------------------------------------------------------------------------- */
+
+/* Fuzzes is_first_copy() on sequences of numbers, beside a model that knows all that arrived. An input is the first number
+ * (four bytes), then steps of two bytes: from how far before or behind the newest number on, and how many numbers in a
+ * row arrive; or that the sender has new tables.
+ */
+
+#define NUMBERS (1u << 18) /* more than an input can span */
+#define KNOWN (32 * MRC_REPLAY_WORDS - 32) /* so many numbers up to the newest are told from new ones in any case */
+#define NEW_TABLES 255
+#define STEP_BACK 64
+#define COPIES_MAX 64 /* bytes of an input that are used */
+
+static __u64 packets_checked;
+
+__attribute__((destructor)) static void print_packets(void)
+{
+	if (packets_checked)
+		fprintf(stderr, "stat::packets: %llu\n", (unsigned long long)packets_checked);
+}
+
+static void arrive(__u32 first, __u32 at, __u32 generation, __u8 *seen, __u32 *newest)
+{
+	const struct mrc_copies *copies = copies_at(1);
+	__u64 unchecked = copies->unchecked, eliminated = copies->eliminated;
+	int is_first = is_first_copy(1, generation, first + at), is_old = *newest - at < NUMBERS && *newest - at >= KNOWN;
+
+	packets_checked++;
+	unchecked = copies->unchecked - unchecked;
+	require(is_first || copies->eliminated == eliminated + 1);
+	require(is_first || seen[at]); /* nothing that has not arrived is eliminated */
+	require(!(is_first && seen[at]) || (is_old && unchecked)); /* nothing is delivered twice, but if it is too old */
+	require(is_old || !unchecked);
+	seen[at] = 1;
+	if (*newest - at >= NUMBERS)
+		*newest = at;
+}
+
+static void fuzz_copies(const __u8 *bytes, __u32 length)
+{
+	static __u8 seen[NUMBERS];
+	__u32 first, generation = 7, newest = NUMBERS / 2, lowest = newest, highest = newest, at, from;
+
+	if (length < sizeof(first))
+		return;
+	memcpy(&first, bytes, sizeof(first));
+	for (__u32 i = sizeof(first); i + 1 < length && i < COPIES_MAX; i += 2) {
+		__u32 count = 1 + (bytes[i + 1] & 63), twice = bytes[i + 1] >> 6;
+
+		if (bytes[i] == NEW_TABLES) {
+			generation++;
+			memset(seen + lowest, 0, highest - lowest + 1);
+			lowest = highest = newest = NUMBERS / 2;
+			continue;
+		}
+		from = bytes[i] < 128 ? newest + 1 + bytes[i] * (twice + 1) : newest - (bytes[i] - 127) * STEP_BACK;
+		for (at = from; at < from + count && at < NUMBERS; at++) {
+			lowest = at < lowest ? at : lowest;
+			highest = at > highest ? at : highest;
+			for (__u32 copy = 0; copy <= !!twice; copy++)
+				arrive(first, at, generation, seen, &newest);
+		}
+	}
+	memset(seen + lowest, 0, highest - lowest + 1);
+}
+
 #pragma clang attribute pop
 
 static const struct target {
@@ -439,7 +505,7 @@ static const struct target {
 	void (*fuzz)(const __u8 *bytes, __u32 length);
 } targets[] = {
 	{ "outer", fuzz_outer }, { "probes", fuzz_probes }, { "icmp", fuzz_icmp },
-	{ "push", fuzz_push },	 { "pop", fuzz_pop },
+	{ "push", fuzz_push },	 { "pop", fuzz_pop },	    { "copies", fuzz_copies },
 };
 
 static const struct target *target;
