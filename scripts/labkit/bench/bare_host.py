@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Runs one host's data plane without a daemon, with tables of any size, in a network namespace of its own.
 
-    m0 ══ m0p              the overlay interface: packets routed there are pushed
+    m0 ══ m0p              the overlay interface: packets routed there are pushed; mrc_probe sends copies at m0p
     n0 ══ w0, n1 ══ w1, …  the plane NICs and their far ends: frames for mrc_pop are sent on w0
 
 Every other host id is a peer, and every path is GOOD. Packets that leave a NIC end at its far end.
@@ -35,11 +35,14 @@ from mrcd.daemon import write_tables
 from mrcd.fabric import topology
 from mrcd.kernel import libbpf
 from mrcd.kernel.dataplane import Dataplane
+from mrcd.kernel.enums import Policy
 from mrcd.kernel.pinned import Tables, prefix_key
 
 PLANES, EVS = 4, 256
 SLOTS = EVS // PLANES
 VLAN = 7
+_COPIES_PER_S = 1_000_000  # more than are sent
+_POLICY_SHIFT = 16  # of a prefix's value
 _MTU = 9100
 _SENDER = 4  # offset of sender and EV in struct mrc_hdr
 _TARGET = {4: "10.98.0.1", 6: "fd00:98::1"}  # of received packets: within this host's prefixes
@@ -49,7 +52,7 @@ _OUR_MAC, _WIRE_MAC = "02:00:00:00:00:{:02x}", "02:00:00:00:01:{:02x}"
 def cluster(hosts: int, encapsulation: Encapsulation) -> str:
     """Returns a cluster file with this host and the last of the others, whose rows are copied for all others."""
     lines = ["[cluster]", f"planes = {PLANES}", "t0s = 2", f"t1s = {SLOTS}", f"evs_per_peer = {EVS}", f"mtu = {_MTU}"]
-    lines.append(f'encapsulation = "{encapsulation}"')
+    lines += [f'encapsulation = "{encapsulation}"', "[overlay]", f"copies_per_s = {_COPIES_PER_S}"]
     for t0, number in enumerate((0, hosts - 1)):
         lines.append(host_table(number, t0, 0, [f"{address(number, 4)}/32", f"{address(number, 6)}/128"]))
     return "\n".join(lines)
@@ -131,7 +134,16 @@ class BareHost:
             rows[1:last] = rows[last]
         addresses = [(address(host, version), host) for host in range(self.hosts) for version in (4, 6)]
         addresses += [(target, 0) for target in _TARGET.values()]
-        self.dataplane.set_prefixes({prefix_key(p, 8 * len(p)): host for a, host in addresses for p in [_packed(a)]})
+        self._prefixes = {prefix_key(p, 8 * len(p)): host for a, host in addresses for p in [_packed(a)]}
+        self.dataplane.set_prefixes(self._prefixes)
+
+    def set_critical(self, critical: bool) -> None:
+        """Sets whether all packets to other hosts are critical."""
+        if bool(self.tables.node["probe_ifindex"]) == critical:
+            return
+        self.tables.node["probe_ifindex"] = self.ifindex["m0p"] if critical else 0
+        policy = Policy.CRITICAL << _POLICY_SHIFT if critical else 0
+        self.dataplane.set_prefixes({key: host | policy for key, host in self._prefixes.items()})
 
     def set_vlan(self, tagged: bool) -> None:
         """Sets whether the planes are VLANs of their NICs."""
@@ -143,19 +155,20 @@ class BareHost:
 
     @contextlib.contextmanager
     def attached(self, name: str, interface: str, point: int, flags: int = 0) -> Iterator[None]:
-        """A block in which a program is attached to an interface; at tc, behind an empty program."""
+        """A block in which a program is attached to an interface, at tc behind an empty program; and mrc_probe."""
         links = []
         try:
             with netns.inside(self.namespace):
                 if point != libbpf.XDP:
                     links.append(libbpf.create_link(self.empty, self.ifindex[interface], point))
                 links.append(libbpf.create_link(self.program(name), self.ifindex[interface], point, flags))
+                links.append(libbpf.create_link(self.program("mrc_probe"), self.ifindex["m0p"], libbpf.TCX_EGRESS))
             yield
         finally:
             for fd in links:
                 os.close(fd)
 
-    def frame(self, version: int, size: int, *, vlan: bool = False, ce: bool = False) -> Packet:
+    def frame(self, version: int, size: int, *, vlan: bool = False, ce: bool = False, **mrc: int) -> Packet:
         """Returns a frame of the last host on EV 0, as it leaves the last switch; the inner packet has `size` bytes."""
         path = next(e for p in self._far.peers for e in p.evs if e.ev == 0)
         # No interface has the target's address, so the stack drops the packet right after mrc_pop.
@@ -164,7 +177,7 @@ class BareHost:
         headers = len(ip / UDP())
         inner = ip / UDP(sport=1, dport=2, chksum=0) / Raw(bytes(size - headers))
         smac, dmac = _WIRE_MAC.format(0), _OUR_MAC.format(0)
-        frame = wire.outer(self._far, path, inner, smac=smac, dmac=dmac, vlan=VLAN if vlan else 0)
+        frame = wire.outer(self._far, path, inner, smac=smac, dmac=dmac, vlan=VLAN if vlan else 0, mrc=mrc)
         frame[IPv6].dst, frame[IPv6].hlim = str(self.plan.sids[0]), wire.HOP_LIMIT - 3
         if ce:
             frame[IPv6].tc |= 3

@@ -4,8 +4,9 @@
 The overhead of the statistics is the time of an empty program, which is attached in front for the same packets.
 
 Cases: one peer; a full table with packets to one peer; and the same with packets to all peers in random order, so that
-most table entries miss the CPU's caches; fewer peers at a time, or bursts of a flow, as in clusters. The windows of the
-cases alternate. mrc_push gets packets of UDP sockets, mrc_pop gets frames sent to a NIC.
+most table entries miss the CPU's caches; fewer peers at a time, or bursts of a flow, as in clusters. What a critical
+packet costs mrc_push includes its copy; mrc_pop gets copies of which the first has come. The windows of the cases
+alternate. mrc_push gets packets of UDP sockets, mrc_pop gets frames sent to a NIC.
 
 Helper calls are counted by build/counted.bpf.o, built from the same source with every call of a helper counted in a
 global variable (counted.h). No tool outside can count them.
@@ -32,7 +33,7 @@ from labkit.entry import progress
 from labkit.measure import progstats
 from labkit.measure.statistics import compare
 from labkit.places import REPOSITORY
-from labkit.traffic import packet_sender
+from labkit.traffic import packet_sender, wire
 from mrcd.config.cluster_file import Encapsulation
 from mrcd.errors import MachineError
 from mrcd.kernel import libbpf
@@ -43,12 +44,14 @@ WINDOWS = 9
 PACKETS = 30_000  # packets of a window
 WARM = 10_000
 SIZE = 1400  # bytes of an inner packet
+MOST_CRITICAL = 2.2  # most cost of a critical packet in mrc_push, as a ratio to another one
 AT_MOST = 1.3  # most cost of mrc_push at the full table, as a ratio to one peer
 COUNTED_PACKETS = 4096  # packets whose calls are counted
 SETS = (16, 64, 256, 1024)  # peers
 RUN = 16  # packets to a peer before those to the next peer, as in a flow's bursts
 FULL = "full table"
 ONE, ONE_OF_ALL, ALL = "one peer", f"{FULL}, one peer", f"{FULL}, all peers"
+CRITICAL = "critical"
 BUSY_ONES = f"{FULL}, 256 peers"  # each packet to another peer, as scale's busy host sends
 OBJECT = REPOSITORY / "build/counted.bpf.o"
 # In the order of counted.h.
@@ -122,8 +125,9 @@ def _cases(stack: contextlib.ExitStack, one: BareHost, full: BareHost, srh: Bare
         (one, "IPv6", 6, [PEER]),
         (srh, "SRH", 4, [PEER]),
         (one, "VLAN", 4, [PEER]),
+        (one, CRITICAL, 4, [PEER]),
     ):
-        before = _vlan(b, name == "VLAN")
+        before = _set(b, name)
         found.append(Case("mrc_push", name, b, "m0", libbpf.TCX_EGRESS, _udp(stack, b, version, peers), before))
     at_random = random.Random(1).choices(range(1, HOSTS), k=4 * HOSTS)
     tc, xdp = ("mrc_pop", libbpf.TCX_INGRESS), ("mrc_pop_xdp", libbpf.XDP)
@@ -137,16 +141,22 @@ def _cases(stack: contextlib.ExitStack, one: BareHost, full: BareHost, srh: Bare
             (srh, "SRH", 4, [PEER]),
             (one, "VLAN", 4, [PEER]),
             (one, "CE", 4, [PEER]),
+            (one, CRITICAL, 4, [PEER]),
         ),
     ):
-        before = _vlan(b, name == "VLAN")
-        send = _frames(stack, b, version, peers, vlan=name == "VLAN", ce=name == "CE")
+        before = _set(b, name)
+        mrc = {"flags": wire.CRITICAL} if name == CRITICAL else {}
+        send = _frames(stack, b, version, peers, vlan=name == "VLAN", ce=name == "CE", **mrc)
         found.append(Case(program, name, b, "n0", point, send, before))
     return found
 
 
-def _vlan(b: BareHost, tagged: bool) -> Callable[[], None]:
-    return lambda: b.set_vlan(tagged)
+def _set(b: BareHost, name: str) -> Callable[[], None]:
+    def settings() -> None:
+        b.set_vlan(name == "VLAN")
+        b.set_critical(name == CRITICAL)
+
+    return settings
 
 
 def _udp(stack: contextlib.ExitStack, b: BareHost, version: int, peers: list[int]) -> Callable[[int], object]:
@@ -160,10 +170,10 @@ def _udp(stack: contextlib.ExitStack, b: BareHost, version: int, peers: list[int
 
 
 def _frames(
-    stack: contextlib.ExitStack, b: BareHost, version: int, senders: list[int], *, vlan: bool, ce: bool
+    stack: contextlib.ExitStack, b: BareHost, version: int, senders: list[int], *, vlan: bool, ce: bool, **mrc: int
 ) -> Callable[[int], object]:
     """Returns a sender of frames of these hosts, on the EVs of plane 0: in turn (one host) or at random."""
-    template = b.frame(version, SIZE, vlan=vlan, ce=ce)
+    template = b.frame(version, SIZE, vlan=vlan, ce=ce, **mrc)
     chance = random.Random(2)
     if len(senders) == 1:
         ends = [(senders[0], i % bare_host.SLOTS) for i in range(packet_sender.BATCH)]
@@ -186,7 +196,7 @@ def _windows(cases: list[Case], rounds: int) -> tuple[Costs, list[float]]:
             with c.attached():
                 c.send(WARM)
                 before, empty = progstats.runs(program), progstats.runs(c.bare.empty)
-                drops = c.bare.tables.drops()
+                drops, copies = c.bare.tables.drops(), _copies(c)
                 c.send(PACKETS)
                 taken = progstats.runs(program).since(before)
                 nothing = progstats.runs(c.bare.empty).since(empty)
@@ -195,6 +205,8 @@ def _windows(cases: list[Case], rounds: int) -> tuple[Costs, list[float]]:
                     f"{c.program}, {c.name}: {PACKETS} packets were sent, but it ran {taken.number} times",
                     hint="does something else change interfaces or routes of new network namespaces?",
                 )
+            if c.name == CRITICAL and _copies(c) - copies < PACKETS:
+                raise MachineError(f"{c.program}: {_copies(c) - copies} of {PACKETS} packets were copies, or copied")
             if lost := {r: n - drops[r] for r, n in c.bare.tables.drops().items() if n > drops[r]}:
                 raise MachineError(
                     f"{c.program}, {c.name}: mrcd dropped packets: {lost}", hint="docs/troubleshooting.md"
@@ -202,6 +214,11 @@ def _windows(cases: list[Case], rounds: int) -> tuple[Costs, list[float]]:
             overheads += [nothing.mean_ns] if nothing.mean_ns is not None else []
             found[c.program, c.name].append((taken.mean_ns or 0) - (nothing.mean_ns or median(overheads)))
     return found, overheads[1:]
+
+
+def _copies(c: Case) -> int:
+    """Returns how many packets had copies, at the sender, and were second ones, at the receiver."""
+    return int(c.bare.tables.copies["sent"].sum()) + int(c.bare.tables.copies["eliminated"].sum())
 
 
 def _calls(stack: contextlib.ExitStack, one: BareHost, srh: BareHost) -> list[Document]:
@@ -249,6 +266,9 @@ def _result(costs: Costs, overhead_ns: float, called: list[Document], sizes: lis
         if program == "mrc_push" and name in (ONE_OF_ALL, BUSY_ONES, ALL):
             words = f"mrc_push at the full table, as a ratio to one peer: {name}"
             bounds.append(Bound(words, AT_MOST, "").judge(ratio["median"]))
+        if (program, name) == ("mrc_push", CRITICAL):
+            words = "mrc_push and mrc_probe on a critical packet, as a ratio to one that is not"
+            bounds.append(Bound(words, MOST_CRITICAL, "").judge(ratio["median"]))
     notes = [f"full table: {HOSTS} hosts × {bare_host.EVS} EVs; all peers: each packet to another peer, at random"]
     title = f"Cost per run: packets of {SIZE} bytes, interleaved rounds, less the statistics' {overhead_ns:.0f} ns"
     shown = [w for w in COUNTED if any(c[w] for c in called)]
