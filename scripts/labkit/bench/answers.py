@@ -10,6 +10,7 @@ and one of 1 %. What is asked in them is compared with what is asked in the minu
 """
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -133,9 +134,9 @@ def _ask(lab: Lab, traffic: str, way: Candidate, options: Options) -> list[Docum
         for part in _Course(lab, options, way).run(requests.poll):
             parts.setdefault(part.fault, []).append(part)
         requests.finish()
-    rows = []
+    rows, asked = [], sorted(requests.took)
     for name, of in parts.items():
-        found = [_answers(requests.took, part) for part in of]
+        found = [_answers(asked, part) for part in of]
         took = [t for answers in found for t in answers]
         rows.append(
             {
@@ -149,9 +150,10 @@ def _ask(lab: Lab, traffic: str, way: Candidate, options: Options) -> list[Docum
     return rows
 
 
-def _answers(took: Sequence[tuple[int, int]], part: _Part) -> list[int]:
+def _answers(asked: Sequence[tuple[int, int]], part: _Part) -> list[int]:
+    """Returns how long the answers took that were asked for in a part. `asked`: all of them, in order."""
     begin_ns = part.begin_ns - (0 if part.fault == CALM else _BEFORE_NS)
-    return [t for asked_ns, t in took if begin_ns <= asked_ns < part.end_ns]
+    return [took_ns for _, took_ns in asked[bisect_left(asked, (begin_ns, 0)) : bisect_left(asked, (part.end_ns, 0))]]
 
 
 def _judge(rows: Sequence[Document]) -> list[Document]:
