@@ -136,13 +136,11 @@ class Asker:
             raise ConnectionResetError
         self.answered += 1
         self._took.append((asked_ns, time.monotonic_ns() - asked_ns))
-        if len(self._took) >= _SAID_AT_ONCE:
-            self.tell()
 
     def tell(self) -> None:
         """Prints `took`: for each answer the time of its request, and how long it took, both in ns."""
-        say(took=self._took)
-        self._took = []
+        for at in range(0, len(self._took), _SAID_AT_ONCE):
+            say(took=self._took[at : at + _SAID_AT_ONCE])
 
     async def opened(self) -> socket.socket:
         """Returns a new connection. Raises OSError."""
@@ -186,7 +184,10 @@ class Asker:
 
 
 async def send(protocol: str, address: str, port: int, source: str, how: str, *numbers: float) -> None:
-    """Prints `mss_bytes`, `took`, and at the end `broken` connections, `unanswered` requests and `end`."""
+    """Prints `mss_bytes`; at the end `took`, `broken` connections, `unanswered` requests and `end`.
+
+    Not before the end: who reads that may be busy, and a full pipe would stop this program.
+    """
     done, tasks, asker = until_stdin_closes(), Tasks(), Asker(protocol, address, port, source)
     (await asker.opened()).close()  # the other end answers
     say(mss_bytes=_MESSAGE)

@@ -4,7 +4,7 @@
 with Requests(lab, Ends("h0", "10.99.0.1", "h2", "10.99.0.3"), OpenConnections(100, 0.02)) as requests:
     requests.poll(1.0)          # reads what both ends say, for that long
     requests.finish()
-requests.took                   # (when it was asked, how long the answer took), CLOCK_MONOTONIC ns
+requests.took                   # known then: (when it was asked, how long the answer took), CLOCK_MONOTONIC ns
 """
 
 from typing import Any, NamedTuple
