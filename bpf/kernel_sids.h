@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Guards the kernel's SRv6 endpoints (End.DX4, End.DT6), which decapsulate whatever reaches their SIDs. They are for
  * traffic of and to detached hosts: a packet passes if this host or its sender is detached, or if the sender's probes say
- * that it sends by plain SRv6, now or lately; and if its source is a peer's address on a plane.
+ * that it sends by plain SRv6, now or lately, or changes its wire version; and if its source is a peer's address on a plane.
  */
 #ifndef MRC_KERNEL_SIDS_H
 #define MRC_KERNEL_SIDS_H
@@ -61,7 +61,7 @@ static __always_inline int may_use_kernel_sids(const struct mrc_peer *peer, __u6
 
 	return !self || self->status & MRC_STATUS_DETACHED ||
 	       peer->status & (MRC_STATUS_DETACHED | MRC_STATUS_PLAIN) || !aged(now, peer->plain_ns, REROUTE_NS) ||
-	       is_unheard(peer, now);
+	       (peer->status >> MRC_STATUS_WIRE & 0xff) == MRC_WIRE_CHANGING || is_unheard(peer, now);
 }
 
 /* Return 1 if a packet on a plane NIC is for one of the kernel's SIDs and must not reach it. `at`: where the IP header

@@ -66,6 +66,7 @@ _Static_assert(sizeof(struct mrc_hdr) == 32, "mrc_hdr is 32 bytes on the wire");
 #define MRC_STATUS_PLAIN 0x2 /* probes only: the host sends to the receiver by plain SRv6 */
 #define MRC_STATUS_TAGS_ONLY 0x4 /* probes only: the host takes no packet without a tag from the receiver */
 #define MRC_STATUS_WIRE 8 /* bits 8 to 15: the host's MRC_WIRE_VERSION; 0 = 2, of hosts that do not tell it */
+#define MRC_WIRE_CHANGING 0xff /* there: programs of another version are being attached, and the host sends plain SRv6 */
 
 /* Follows mrc_hdr in probe requests and replies. A request can include one for a report: the receiver's counts for
  * up to MRC_REPORT_EVS EVs of the requester. Then `counts` records of struct mrc_count follow, MRC_BALLAST bytes behind

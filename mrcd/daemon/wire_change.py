@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mrcd.daemon.quiet import QUIET_MS, QUIET_TRIES, wait_quiet
 from mrcd.errors import MrcdError
+from mrcd.kernel import abi
 from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.pinned import CHANGING, Tables, change_field, with_wire
 
@@ -15,8 +16,8 @@ log = logging.getLogger("mrcd")
 
 
 def tell_wire(tables: Tables, dataplane: Dataplane) -> None:
-    """Has probes tell the wire version of the loaded programs."""
-    tables.node["status"] = with_wire(int(tables.node["status"]), dataplane.wire)
+    """Has probes tell the wire version of the loaded programs, and each peer what this host sends to it."""
+    tables.node["status"] = with_wire(int(tables.node["status"]) & ~abi.STATUS_PLAIN, dataplane.wire)
 
 
 async def leave(
@@ -43,6 +44,9 @@ async def leave(
         if not await wait_quiet(tables, tell):
             log.warning("some peers still spray to this host, and what they send is lost until their mrcd runs")
     else:  # traffic tells them: the tick would count in other tables than the attached programs
+        # Until the new programs are attached, only this says that plain SRv6 comes: what is said of one peer is in its
+        # record of the new tables.
+        change_field(attached, "status", lambda status: status | abi.STATUS_PLAIN)
         await asyncio.sleep(QUIET_MS * QUIET_TRIES / 1000)
     try:
         await write_routes()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from mrcd.kernel.abi import MAX_PLANES
 from tests.packet.model_host import (
+    CHANGING,
     CRITICAL,
     DATA,
     DETACHED,
@@ -232,6 +233,7 @@ def _guard_kernel_sids(at: Arriving) -> None:
 
 
 def _may_use_kernel_sids(at: Arriving, peer: int) -> bool:
-    if at.get("node", (), "status") & DETACHED or at.get("peers", peer, "status") & (DETACHED | PLAIN):
+    status = at.get("peers", peer, "status")
+    if at.get("node", (), "status") & DETACHED or status & (DETACHED | PLAIN) or status >> 8 & 0xFF == CHANGING:
         return True
     return signed(at.now - at.get("peers", peer, "plain_ns")) < 3000 * MS or at.is_unheard(peer)

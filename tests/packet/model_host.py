@@ -21,6 +21,7 @@ PROTO_UDP, PROTO_ROUTING, PROTO_ICMPV6 = 17, 43, 58
 DATA, REQUEST, REPLY = 1, 2, 3
 CRITICAL, DIAGNOSTIC = 0x1, 0x2
 DETACHED, PLAIN = 0x1, 0x2  # status bits
+CHANGING = 0xFF  # in bits 8 to 15 of the status: the wire version of a host that changes it
 _LAPS, _LAPS_OLD, _EPOCHS = 1 << 21, 128, 1 << 10  # of the numbers in a replay window
 HEADER = struct.Struct("!BBBBHHIHHQ8s")
 PROBE_FORMAT = struct.Struct("!IHHIIHH2sHQ")

@@ -13,7 +13,9 @@ from labkit.traffic.wire import PROBE_REQUEST, MRCProbe
 from mrcd.fabric.srv6 import UDT4, UDT6
 from mrcd.kernel.abi import STATUS_DETACHED, STATUS_PLAIN
 from mrcd.kernel.enums import AuthMode
+from mrcd.kernel.pinned import CHANGING, with_wire
 from mrcd.net.routes import with_function
+from mrcd.versions import WIRE_VERSION
 from tests.packet.clock import now
 from tests.packet.packets import ALL_PLANES, H0, H2, both_hooks, ip, nic_mac, wire_mac
 from tests.packet.rig import Bench, Hook, Setup, dropped, untouched
@@ -77,6 +79,14 @@ def test_every_peer_reaches_a_detached_host(bench: Bench, function: int) -> None
     assert bench.pop("tc", frame, PLANE) == ("pass", frame)  # its daemon may be dead, so its route stays
     bench.peer(H2)["status"] = 0
     assert bench.pop("tc", frame, PLANE)[0] == "drop"
+
+
+def test_a_peer_that_changes_its_wire_version_reaches_them(bench: Bench) -> None:
+    """Its programs are still the former ones, and their records do not say of each peer how it is reached."""
+    hear(bench)
+    for wire, verdict in ((CHANGING, "pass"), (WIRE_VERSION, "drop")):
+        bench.peer(H2)["status"] = with_wire(0, wire)
+        assert bench.pop("tc", plain(bench), PLANE)[0] == verdict
 
 
 def test_probes_tell_who_sends_by_plain_srv6(bench: Bench) -> None:
