@@ -37,7 +37,7 @@ struct fault_counters {
 	__u64 marked; /* skbs */
 	__u64 damaged; /* skbs */
 	__u64 first_drop_ns; /* CLOCK_MONOTONIC; 0 = none yet */
-	__u64 first_data_drop_ns[SENDERS]; /* the same of a host's data packets; index: host id */
+	__u64 first_data_drops_ns[SENDERS]; /* the same of a host's data packets; index: host id */
 };
 
 struct {
@@ -140,7 +140,7 @@ static __always_inline void note_data_drop(struct __sk_buff *skb, struct fault_c
 		return;
 	c = (struct cursor){ (void *)(long)skb->data, (void *)(long)skb->data_end };
 	if (parse_outer(&c, &o, UDP_PORT) == PARSED_OURS && o.mrc->type == MRC_DATA)
-		note_time(&count->first_data_drop_ns[bpf_ntohs(o.mrc->sender) & (SENDERS - 1)]);
+		note_time(&count->first_data_drops_ns[bpf_ntohs(o.mrc->sender) & (SENDERS - 1)]);
 }
 
 SEC("tc")
