@@ -26,7 +26,8 @@
  *
  *   mrc_push        tc egress of mrc0, tc ingress of mrc0's peer: steps 1 to 3. In burst granularity at mrc0; only
  *                   segments of bursts that mrc0 had to segment first come to its peer (tunnel.h). In packet
- *                   granularity at the peer; at mrc0 it notes their priority, and what TCP sends again
+ *                   granularity at the peer; at mrc0 it keeps the priority of packets, and what TCP sends
+ *                   again
  *   mrc_probe       tc egress of mrc0's peer: turns a clone into a probe request, a copy or the timer packet
  *   mrc_timer       tc ingress of tmrc0: handles each pass of the timer packet
  *   mrc_pop         tc ingress of the plane NICs: steps 4 to 7

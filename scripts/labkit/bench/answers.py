@@ -46,6 +46,7 @@ _BEGIN_S = 1.0
 _FAULT_S = 0.3
 _BEFORE_NS = 50_000_000  # a packet asked for so long before a fault may be on its way in it
 _GOOD_WITHIN_S = 60.0
+_OTHERS_REST_S = 3.5  # after a fault: TCP sends a lost SYN again after 1 and 3 s
 _OTHERS_FAULTS = 20  # of the ways that mrcd is compared with
 _PAIRS = (SOURCE, TARGET), (TARGET, SOURCE)
 _CRITICAL = '\n[[classes]]\npolicy = "critical"\nprefixes = ["{}/128"]\n'
@@ -111,7 +112,7 @@ class _Course:
         begin_ns = self._lab.fail(target, drop=fault.drop)["monotonic_ns"]
         poll(self._minute_s if fault.once else _FAULT_S)
         end_ns = self._lab.heal(target)[0]["monotonic_ns"]
-        poll(_BEFORE_NS / 1e9)
+        poll(_BEFORE_NS / 1e9 if self._sprays else _OTHERS_REST_S)
         if self._sprays:
             wait_for("all paths are GOOD", lambda: self._is_good(cluster, poll), _GOOD_WITHIN_S)
         return _Part(fault.name, begin_ns, end_ns, first, self._sent())

@@ -93,7 +93,7 @@ def run(
         row["lost"] = result.lost(first, last)
     bounds = [
         Bound("packets lost or duplicated", 0, "").judge(result.lost() + result.twice),
-        Bound("TCP connections broken", 0, "").judge(requests.broken),
+        Bound("TCP connections broken, or without an answer", 0, "").judge(requests.broken + requests.unanswered),
         Bound("packets sprayed while the hosts differ", 0, "").judge(sprayed),
         Bound("answers", 100 * turns, "", is_least=True).judge(len(requests.took)),
     ]

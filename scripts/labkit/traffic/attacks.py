@@ -12,7 +12,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ _RECORDED_MOST = 4000  # frames
 _TAP_BYTES = 32 << 20  # the flow's bursts pass through the tap, too
 _SO_NO_CHECK, _SO_RCVBUFFORCE = 11, 33
 _PLANE = 0
-_CRITICAL_NUMBERS, _CRITICAL_STEP = 400, 64  # together more than the flow sends until the attack's turn comes
+_CRITICAL_NUMBERS, _CRITICAL_STEP = 400, 64  # together more than the flow sends in one attack
 
 
 @dataclass(frozen=True)
@@ -98,15 +98,13 @@ def _inner(side: Side) -> Packet:
 def forged(side: Side, recorded: Sequence[bytes]) -> list[Attack]:
     """Returns the forgeries of one direction. `recorded`: packets of the sender, for their numbers and times."""
     soon = time.monotonic_ns() + 10**9
-    last = _last_data(recorded)
-    tag = {"key_id": last[MRC].key_id, "auth": secrets.randbits(64)} if last is not None else {}
+    last, tag = _last_data(recorded), _wrong_tag(recorded)
     data = tuple(side.forged(p, _inner(side), tx_ns=soon, **tag) for p in side.paths())
     found = [Attack("forged data", side.attacker, data, True)]
     for name, kind in (("forged request", PROBE_REQUEST), ("forged reply", PROBE_REPLY)):
         frames = tuple(side.forged(p, _probe(), type=kind, tx_ns=soon, **tag) for p in side.paths())
         found.append(Attack(name, side.attacker, frames, kind == PROBE_REQUEST))
     own = tuple(_from_attacker(side, frame) for frame in found[1].frames)
-    found.append(Attack("forged critical data", side.attacker, tuple(_critical(side, soon, tag)), True))
     found.append(Attack("request from another address", side.attacker, own, False))
     found.append(Attack("plain SRv6", side.attacker, tuple(_plain(side)), False))
     if last is not None:
@@ -114,14 +112,22 @@ def forged(side: Side, recorded: Sequence[bytes]) -> list[Attack]:
     return found
 
 
-def _critical(side: Side, tx_ns: int, tag: dict[str, int]) -> Iterator[bytes]:
-    """Yields packets with some of the sender's next critical numbers: delivered first, they would eliminate those."""
-    number = critical_sent(side) + 1
+def critical(side: Side, recorded: Sequence[bytes]) -> Attack:
+    """Returns packets with some of the sender's next critical numbers: delivered first, they would eliminate those."""
+    number, soon = critical_sent(side) + 1, time.monotonic_ns() + 10**9
     with contextlib.closing(Tables(observe.pins(side.lab, side.sender), writable=False)) as tables:
         number += int(tables.node["generation"])
+    frames = []
     for n, path in zip(range(_CRITICAL_NUMBERS), itertools.cycle(side.paths()), strict=False):
-        mrc = {"flags": wire.CRITICAL, "seq": (number + n * _CRITICAL_STEP) % 2**32, "tx_ns": tx_ns, **tag}
-        yield side.forged(path, _inner(side), **mrc)
+        mrc = {"flags": wire.CRITICAL, "seq": (number + n * _CRITICAL_STEP) % 2**32, "tx_ns": soon}
+        frames.append(side.forged(path, _inner(side), **mrc, **_wrong_tag(recorded)))
+    return Attack("forged critical data", side.attacker, tuple(frames), True)
+
+
+def _wrong_tag(recorded: Sequence[bytes]) -> dict[str, int]:
+    """Returns the fields of a tag by the sender's key, with a random value."""
+    last = _last_data(recorded)
+    return {"key_id": last[MRC].key_id, "auth": secrets.randbits(64)} if last is not None else {}
 
 
 def critical_sent(side: Side) -> int:
