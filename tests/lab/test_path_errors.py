@@ -4,10 +4,13 @@
 import json
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from labkit.cluster.api import Lab
-from tests.lab.conftest import event_times, mrcctl, states, wait_until
+from tests.lab.conftest import a_lab, all_good, event_times, mrcctl, states, wait_until
 from tests.lab.flows import address, tcp_flow
 
 EV = 6  # plane 1, T1 2
@@ -19,25 +22,33 @@ def _path(lab: Lab) -> Any:
     return mrcctl(lab, "h0", "paths", "--peer", "h2")[EV]
 
 
-def test_an_icmp_error_of_a_switch_fails_the_ev_at_once(healthy: Lab) -> None:
+@pytest.fixture
+def slow_to_judge() -> Iterator[Lab]:
+    """A lab in which silence fails no EV for a while: switches send an error per second at most."""
+    with a_lab("errors", health={"overdue_ms": 1000}) as lab:
+        wait_until("all EVs are GOOD", lambda: all_good(lab))
+        yield lab
+
+
+def test_an_icmp_error_of_a_switch_fails_the_ev_at_once(slow_to_judge: Lab) -> None:
     """Its error quotes the packet, which names the EV, so no timeout is needed."""
     show = ["ip", "-6", "route", "show", "dev", "t1-2", "5f00:0:8802::/48"]
-    route = healthy.exec(T0, show, check=True).stdout.split()
-    with tcp_flow(healthy):
-        wait_until("the flow runs", lambda: mrcctl(healthy, "h0", "peers")[1]["tx_packets"] > 1_000)
-        last = mrcctl(healthy, "h0", "events")[-1]["monotonic_ns"]
-        healthy.exec(T0, ["ip", "-6", "route", "del", route[0], "dev", "t1-2"], check=True)
+    route = slow_to_judge.exec(T0, show, check=True).stdout.split()
+    with tcp_flow(slow_to_judge):
+        wait_until("the flow runs", lambda: mrcctl(slow_to_judge, "h0", "peers")[1]["tx_packets"] > 1_000)
+        last = mrcctl(slow_to_judge, "h0", "events")[-1]["monotonic_ns"]
+        slow_to_judge.exec(T0, ["ip", "-6", "route", "del", route[0], "dev", "t1-2"], check=True)
         try:
-            wait_until("the EV is left", lambda: _path(healthy)["state"] == "ASSUMED_BAD")
-            path = _path(healthy)
-            told = wait_until("it is told", lambda: event_times(healthy, "h0", "h2", "ASSUMED_BAD", last + 1))
+            wait_until("the EV is left", lambda: _path(slow_to_judge)["state"] == "ASSUMED_BAD")
+            path = _path(slow_to_judge)
+            told = wait_until("it is told", lambda: event_times(slow_to_judge, "h0", "h2", "ASSUMED_BAD", last + 1))
             assert set(told) == {EV}
         finally:
-            healthy.exec(T0, ["ip", "-6", "route", "add", *route, "dev", "t1-2"], check=True)
+            slow_to_judge.exec(T0, ["ip", "-6", "route", "add", *route, "dev", "t1-2"], check=True)
     assert path["reason"] == "icmp_error"
-    ours = [e for e in mrcctl(healthy, "h0", "events") if e.get("reason") == "icmp_error" and e["ev"] == EV]
+    ours = [e for e in mrcctl(slow_to_judge, "h0", "events") if e.get("reason") == "icmp_error" and e["ev"] == EV]
     assert ours[-1]["evidence"] | {"icmp_type": 1, "icmp_code": 0} == ours[-1]["evidence"]
-    wait_until("it is back", lambda: states(healthy, "h0", "h2")[EV] == "GOOD")
+    wait_until("it is back", lambda: states(slow_to_judge, "h0", "h2")[EV] == "GOOD")
 
 
 def test_a_path_that_drops_long_packets_is_left_and_does_not_return(healthy: Lab) -> None:
