@@ -93,10 +93,10 @@ def read(pins: Path) -> Counters:
         return Counters()
     with libbpf.opened(pins / "counters") as fd:
         raw = libbpf.lookup_elem(fd, _ONLY, _COUNTERS.size)
-    passed, dropped, marked, damaged, first_ns, *by_host = _COUNTERS.unpack(raw or bytes(_COUNTERS.size))
-    return Counters(
-        passed, dropped, marked, damaged, first_ns or None, {number: ns for number, ns in enumerate(by_host) if ns}
-    )
+    numbers = _COUNTERS.unpack(raw or bytes(_COUNTERS.size))
+    *counts, first_ns = numbers[:-_SENDERS]
+    by_host = {number: ns for number, ns in enumerate(numbers[-_SENDERS:]) if ns}
+    return Counters(*(*counts, first_ns or None, by_host))
 
 
 def detach(pins: Path) -> None:

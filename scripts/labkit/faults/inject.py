@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes faults, and heals them.
 
-A fault has one or more of seven effects: packets dropped, damaged or marked (the fault program, on switch ports), a
+A fault has one or more effects: packets dropped, damaged or marked (the fault program, on switch ports), a
 rate (tbf on the sending ends of each link), a delay (a relay there), a smaller MTU (of switch ports), and the link
 down, which excludes the others. All but the last two may be limited to one direction (targets.py). The state of each
 port follows from the whole set of active faults, so faults on different targets may overlap; a second fault on the same
