@@ -66,8 +66,8 @@ DROPS = {
     "or the sender wants this host to route",
     "foreign_source": "push: the source is not in this host's prefixes: add it to the host's prefixes",
     "stray_srv6": "pop: an SRv6 packet for the kernel's SIDs, although neither this host nor its sender is detached "
-    "or new, and its sender's probes do not say that it sends plain SRv6; or from no peer's address: forged, or a NIC "
-    "from whose several addresses the kernel chose another",
+    "or new, and its sender's probes do not say that it sends plain SRv6, or changes its wire version; or from no "
+    "peer's address: forged, or a NIC from whose several addresses the kernel chose another",
     "firewall": "host: a firewall of this host drops what mrc0 has received: nft list ruleset",
     "reverse_path": "host: rp_filter of mrc0 is 1, and the route to the packet's source is not over mrc0",
     "other_program": "host: another tc program, or a filter, drops it at mrc0: mrcctl status, tc filter show dev mrc0",
