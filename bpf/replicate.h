@@ -186,7 +186,6 @@ static __always_inline int push_copy(struct __sk_buff *skb, const struct mrc_nod
 __noinline int is_first_copy(__u32 host_id, __u32 generation, __u32 number)
 {
 	struct mrc_copies *copies = copies_at(host_id);
-
 	__u32 epoch;
 
 	if (!copies)

@@ -107,8 +107,9 @@ class Snapshot:
     @property
     def critical(self) -> dict[str, int]:
         """Counts of critical packets, by name: sums over all rows of the table, so that none ever falls."""
-        names = "sent_once", "delivered", "unchecked", "eliminated"
-        return {name: int(self.tables.copies[name].sum()) for name in names}
+        fields = ("sent", "sent_once", "delivered", "unchecked", "eliminated")
+        sums = {name: int(self.tables.copies[name].sum(dtype=np.uint64)) for name in fields}
+        return {"sent_twice": sums.pop("sent"), **sums}
 
     @cached_property
     def is_suspected(self) -> Bools:

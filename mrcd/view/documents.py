@@ -102,7 +102,7 @@ class View:
             "drops": {k: v for k, v in self._tables.drops().items() if v},
             "receive": self.receive(),
             "probing": self.probing(),
-            "critical": {"sent_twice": int(self._tables.copies["sent"].sum()), **s.critical},
+            "critical": s.critical,
             "tables": {name: {"used": used, "size": size} for name, (used, size) in self._tables.fill().items()},
             "last_transition": self._last_transition(),
             "last_event": None,

@@ -95,7 +95,7 @@ def test_no_connection_waits_for_a_lost_syn(two: Lab, record_property: Callable[
     saved = found["delivered"] - before["delivered"] - (found["eliminated"] - before["eliminated"])
     record_property("measured", [f"{CONNECTIONS} connections: one copy alone saved {saved} critical packets"])
     assert _kernel(two, "TcpExtTCPSynRetrans") == syns
-    assert saved > CONNECTIONS // 10  # the plane is often left: probes are lost, too
+    assert saved > CONNECTIONS // 4
     assert not mrcctl(two, "h0", "status")["drops"]
 
 

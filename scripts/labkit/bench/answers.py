@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from labkit import plot
+from labkit.bench.failover import HEALTH
 from labkit.bench.faults import Place, places, strip
 from labkit.bench.frame import Bench, Bound, Options, Result, Table, check_only
 from labkit.cluster import observe
@@ -40,8 +41,6 @@ RATE = 10_000
 CALM = "none"
 LATER_NS = {NEW: 30_000_000, OPEN: 15_000_000}  # the latest answer in a fault, later than the latest in none
 OPEN_P999_NS = 5_000_000
-# Paths return soon after each fault, so that hundreds of faults take minutes.
-HEALTH: dict[str, float] = {"hold_down_ms": 100, "hold_down_max_ms": 100, "good_probes": 3}
 _BEGIN_S = 1.0
 _FAULT_S = 0.3
 _BEFORE_NS = 50_000_000  # a packet asked for so long before a fault may be on its way in it

@@ -110,6 +110,15 @@ class TwoEnds(Children):
         return MachineError(f"the flow {self._name} ended by itself: {child.node}: {child.last_words}")
 
 
+class OneSided(TwoEnds):
+    """Two ends of which the receiver cannot see when the sender has ended: it is told after that."""
+
+    def _stop(self) -> None:
+        super()._stop()
+        self._wait_for_end(self._children[-1])
+        self._children[0].hush()
+
+
 class Flow(TwoEnds):
     """One TCP flow, from `with` to `finish`.
 

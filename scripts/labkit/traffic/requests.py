@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from labkit.cluster.api import Lab
 from labkit.places import end_program
 from labkit.traffic.child import Child
-from labkit.traffic.flow import Ends, Protocol, TwoEnds
+from labkit.traffic.flow import Ends, OneSided, Protocol
 
 
 class OpenConnections(NamedTuple):
@@ -28,7 +28,7 @@ class NewConnections(NamedTuple):
     per_s: int
 
 
-class Requests(TwoEnds):
+class Requests(OneSided):
     """Requests, from `with` to `finish`. Raises MachineError if they cannot begin, or end by themselves."""
 
     def __init__(self, lab: Lab, ends: Ends, how: OpenConnections | NewConnections, protocol: Protocol = "tcp") -> None:
@@ -53,8 +53,3 @@ class Requests(TwoEnds):
     def _take(self, child: Child, said: dict[str, Any]) -> None:
         self.took += [(asked_ns, took_ns) for asked_ns, took_ns in said.pop("took", ())]
         super()._take(child, said)
-
-    def _stop(self) -> None:
-        super()._stop()
-        self._wait_for_end(self._children[-1])
-        self._children[0].hush()  # connections come and go: it cannot see the sender's end

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import wait_for
 from labkit.places import end_program
-from labkit.traffic.flow import Ends, TwoEnds
+from labkit.traffic.flow import Ends, OneSided
 
 SIZE = 200  # bytes of UDP payload
 
@@ -43,7 +43,7 @@ class Result:
         return self.sent / self.seconds
 
 
-class Stream(TwoEnds):
+class Stream(OneSided):
     """One flow, from `with` to `finish`. Raises MachineError if it cannot begin, or ends by itself."""
 
     def __init__(self, lab: Lab, ends: Ends, *, rate: int, burst: int = 10, size: int = SIZE) -> None:
@@ -72,11 +72,6 @@ class Stream(TwoEnds):
             seconds=found["seconds"],
             late_ms=found["late_ms"],
         )
-
-    def _stop(self) -> None:
-        super()._stop()
-        self._wait_for_end(self._children[-1])
-        self._children[0].hush()  # it cannot see the sender's end
 
 
 class Streams:
