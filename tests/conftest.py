@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Adds options, marks, workers, and a summary of what was measured, for all tests."""
 
+import contextlib
 import os
 import signal
 from collections import Counter
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from labkit.cluster import netns
 from labkit.cluster.patience import EMULATED
 
 # A shell starts background jobs with SIGINT ignored, and children would inherit that.
@@ -31,6 +33,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--one-of-each", action="store_true", help="run each test with its first parameters only")
     parser.addoption("--all-faults", action="store_true", help="make all faults of fault_table.py (25 minutes)")
     parser.addoption("--model-packets", type=int, default=0, help="packets to compare with the model, at random")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps labs from crowding out the packets of tests beside them. The first process does it for its workers."""
+    if os.geteuid() == 0 and "PYTEST_XDIST_WORKER" not in os.environ:
+        machine = contextlib.ExitStack()
+        with contextlib.suppress(OSError):  # a container may read it only
+            machine.enter_context(netns.room_for_packets())
+        config.add_cleanup(machine.close)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -22,6 +22,8 @@ _CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2
 _SIOCGIFFLAGS = 0x8913
 _IFF_RUNNING = 0x40
+_BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
+_ROOM = "100000"  # packets
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -54,6 +56,17 @@ def inside(namespace: str) -> Iterator[None]:
 def _setns(fd: int, what: str) -> None:
     if _libc.setns(fd, _CLONE_NEWNET):
         raise KernelError(f"enter network namespace {what}", ctypes.get_errno())
+
+
+@contextmanager
+def room_for_packets() -> Iterator[None]:
+    """A block in which each CPU's queue of received packets has room for those of all namespaces, which share it."""
+    before = _BACKLOG.read_text(encoding="ascii")
+    _BACKLOG.write_text(_ROOM, encoding="ascii")
+    try:
+        yield
+    finally:
+        _BACKLOG.write_text(before, encoding="ascii")
 
 
 def existing() -> list[str]:

@@ -42,8 +42,6 @@ _PATIENCE_S = 30.0
 _NIC_RATE, _BYTES = (20, 4_000_000) if EMULATED else (400, 100_000_000)
 _PACED = _NIC_RATE * 100_000  # bytes/s: less than the NICs
 _PRIORITY = 6  # of the requests: the first band of pfifo_fast
-_BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
-_ROOM = "100000"  # packets: no queue of a CPU drops any
 
 # Why cases fail.
 _QUEUE = (
@@ -207,7 +205,7 @@ def shaped(say: Say, _: Path) -> None:
     """Runs all cases in both granularities."""
     modules = {"tcp_bbr", *(m for case in CASES for m in case.modules)}
     subprocess.run(["modprobe", "-a", *modules], capture_output=True, check=False)
-    with one_cpu(), _room_for_all(), entry.own_lab("kernels") as lab:
+    with one_cpu(), netns.room_for_packets(), entry.own_lab("kernels") as lab:
         lab.up(**SHAPE)
         for granularity in GRANULARITIES:
             set_granularity(lab, granularity)
@@ -261,17 +259,6 @@ def one_cpu() -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-@contextlib.contextmanager
-def _room_for_all() -> Iterator[None]:
-    """A block in which the queues of CPUs have room for all packets."""
-    before = _BACKLOG.read_text(encoding="ascii")
-    _BACKLOG.write_text(_ROOM, encoding="ascii")
-    try:
-        yield
-    finally:
-        _BACKLOG.write_text(before, encoding="ascii")
 
 
 @contextlib.contextmanager
