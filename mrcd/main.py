@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf")
 log = logging.getLogger("mrcd")
 
 _NICE = 10
+_WORKERS = 4  # threads that make documents and read files; by default there would be as many as CPUs, and more
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -124,6 +126,7 @@ async def serve(
     plan = topology.plan(loaded.config, host)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_WORKERS, "worker"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # ignored until the daemon can reload

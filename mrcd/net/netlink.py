@@ -7,6 +7,7 @@ this module reads the object back, because netlink accepts and ignores attribute
 difference is an error.
 """
 
+import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -43,6 +44,7 @@ _NO_IPV6 = "the sysctl net.ipv6.conf.NIC.disable_ipv6 must be 0"
 _NTF_EXT_LEARNED, _NTF_EXT_MANAGED = 0x10, 0x1
 _SCOPE_NOWHERE = 255
 _IFA_F_NODAD = 0x02
+_MEMORY_TRIES, _MEMORY_WAIT_S = 50, 0.02
 _MAX_ALIAS = 254  # characters
 _ETHERNET = 14  # bytes of the header
 _LOCAL = 2  # RTN_LOCAL
@@ -270,7 +272,21 @@ class Netlink:
         )
 
     async def write_route(self, route: Route, verb: str) -> None:
-        """Adds or replaces a route, and compares it with the kernel's answer. Raises KernelError, MachineError."""
+        """Adds or replaces a route, and compares it with the kernel's answer. Raises KernelError, MachineError.
+
+        Each hop with segments takes memory per CPU, which Linux gives it from a small reserve (GFP_ATOMIC) and refills
+        behind it: while maps per CPU are made, by mrcd or by others, a route of many hops is refused on the way.
+        """
+        for tries_left in reversed(range(_MEMORY_TRIES)):
+            try:
+                await self._write_once(route, verb)
+                break
+            except KernelError as e:
+                if e.errno != errno.ENOMEM or not tries_left:
+                    raise
+            await asyncio.sleep(_MEMORY_WAIT_S)
+
+    async def _write_once(self, route: Route, verb: str) -> None:
         try:
             answers = await self._echo.route(verb, **route_request(route))
         except NetlinkError as e:

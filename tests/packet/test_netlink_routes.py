@@ -3,8 +3,10 @@
 
 import asyncio
 import gc
+import os
 import select
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from mrcd.net.messages import PROTOCOL, Hop, Route
 from mrcd.net.netlink import Netlink
 from mrcd.net.route_keeper import RouteKeeper, RouteWatch
 from mrcd.net.routes import BEHIND_MRC0
-from tests.packet.wires import Namespace
+from tests.packet.wires import Namespace, create_array
 from tests.packet.witness import GATEWAY, as_root, ensure, mine, run, sync, sync_on
 
 pytestmark = as_root
@@ -199,6 +201,25 @@ def test_the_route_with_the_most_hops_is_written(
         assert len(await sync_on(n, [])) == 2
 
     run(work)
+
+
+def test_routes_are_written_while_others_take_memory_per_cpu(ns: Namespace, nics: tuple[int, int]) -> None:
+    hops = tuple(Hop(nics[i % 2], None, (f"5f00:0:4000:{0x8000 + i:x}:4001:c000:e004:0",)) for i in range(256))
+    routes = [Route(f"10.99.{n}.0/24", 4000, hops) for n in range(30)]
+    is_over = threading.Event()
+
+    def make_maps() -> None:
+        while not is_over.is_set():
+            for fd in [create_array(1024, 2000, per_cpu=True) for _ in range(8)]:
+                os.close(fd)
+
+    maps = threading.Thread(target=make_maps)
+    maps.start()
+    try:
+        assert len(sync(*routes)) == len(routes)
+    finally:
+        is_over.set()
+        maps.join()
 
 
 def test_a_large_first_dump_is_read_whole(ns: Namespace, nics: tuple[int, int]) -> None:

@@ -314,6 +314,10 @@ needs_delivery_times = pytest.mark.skipif(
 needs_tcx = pytest.mark.skipif(not HAS_TCX, reason="this kernel has no TCX (Linux 6.6)")
 
 
-def create_array(value_size: int, entries: int) -> int:
+_ARRAY, _PERCPU_ARRAY = 2, 6
+
+
+def create_array(value_size: int, entries: int, *, per_cpu: bool = False) -> int:
     sizes = (ct.c_uint32(n) for n in (4, value_size, entries))
-    return libbpf.check("create", libbpf.lib().bpf_map_create(2, b"some", *sizes, None))
+    kind = _PERCPU_ARRAY if per_cpu else _ARRAY
+    return libbpf.check("create", libbpf.lib().bpf_map_create(kind, b"some", *sizes, None))
