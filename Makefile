@@ -271,9 +271,15 @@ install-next-python:
 		cp -a $(TREE)/lib/mrcd/lib/python*/site-packages/mrcd $(TREE)/lib/mrcd/lib/python*/site-packages/mrcd-* $$to \
 		|| exit; done
 
+# The smallest system of each Debian that the package is for, with what the package depends on.
+build/roots/%:
+	rm -rf $@.part && mkdir -p build/roots
+	debootstrap --variant=minbase --include=systemd,python3,python3-bpfcc,libbpf1,iproute2,iputils-ping $* $@.part >build/roots/$*.log
+	mv $@.part $@
+
 # Not part of `test`: building the package takes half a minute.
 .PHONY: test-deb
-test-deb: deb ## install, start, upgrade, remove and purge the package, on a temporary root
+test-deb: deb build/roots/bookworm build/roots/trixie ## install, start, upgrade, remove and purge the package, here and on a bare Debian 12 and 13
 	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/debian.py
 
 .PHONY: test-network-manager

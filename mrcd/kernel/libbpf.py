@@ -195,7 +195,8 @@ def use_bcc() -> None:
             f"bcc's Python binding is missing: {e}",
             hint="apt install python3-bpfcc, and use a virtual environment made with --system-site-packages",
         ) from None
-    use(libbcc.lib)
+    # A handle of our own: bcc gives functions of its handle prototypes, from version to version more.
+    use(ct.CDLL(libbcc.lib._name, use_errno=True))  # noqa: SLF001 - documented by ctypes
 
 
 def check(what: str, result: int | None, *, hint: str | None = None) -> int:

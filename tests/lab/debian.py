@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests the Debian package on a machine of its own: install, start, upgrade, remove, purge. `make test-deb` runs this.
+"""Tests the Debian package on machines of its own: install, start, upgrade, remove, purge. `make test-deb` runs this.
 
-The machine's root is this one's behind a temporary overlay (so dpkg knows the packages of this machine); systemd
-is its PID 1. It downloads nothing. It is not part of `make test`: building the package takes half a minute.
+A machine's root is a directory behind a temporary overlay: this machine's own root, or the smallest system of a Debian
+with what the package depends on (build/roots/). systemd is its PID 1, and only the lab is in its network, so it
+downloads nothing. Only the upgrade from one Debian to the next does. It is not part of `make test`: building the
+package takes half a minute, and the systems two minutes.
 """
 
+import json
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,12 +27,12 @@ set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$1/root"
+mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" overlay "$1/root"
 cd "$1/root"
 rm -rf lib/systemd/system etc/systemd/system
 mkdir -p lib/systemd/system etc/systemd/system
 rm -f etc/init.d/*
-for t in $4; do cp "/usr/lib/systemd/system/$t.target" lib/systemd/system/; done
+for t in $4; do cp "$2/usr/lib/systemd/system/$t.target" lib/systemd/system/; done
 echo "$3" >etc/hostname
 mount --rbind /dev dev
 mount --rbind /sys sys
@@ -48,8 +53,36 @@ exec /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=con
 """
 
 
+DEBIANS = ("bookworm", "trixie")
+NO_ARCHIVE = 99
+# In a mount namespace: installs the package in the first Debian, and upgrades that to the second.
+UPGRADE = f"""
+set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" overlay "$1/root"
+cd "$1/root"
+mount -t proc proc proc
+mount --rbind /dev dev
+cp "$3" tmp/mrcd.deb
+cp /etc/resolv.conf etc/
+for f in /etc/apt/apt.conf /etc/apt/apt.conf.d/*proxy*; do [ ! -e "$f" ] || cp "$f" etc/apt/apt.conf.d/; done
+in_root() {{ chroot . env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"; }}
+in_root dpkg --install /tmp/mrcd.deb
+in_root mrcctl version
+sed -i "s/\\b$4\\b/$5/" etc/apt/sources.list
+in_root apt-get -q update || exit {NO_ARCHIVE}
+in_root apt-get -q -y dist-upgrade
+in_root mrcctl version
+in_root mrcd --check --config /etc/mrcd/mrcd.toml.example --host gpu1
+in_root dpkg-query -W '-f=${{Status}}\n' mrcd
+in_root /usr/lib/mrcd/bin/python3 --version
+"""
+
+
 class Root(Machine):
-    """A machine with a whole file system of its own."""
+    """A machine with a whole file system of its own, over that of the directory `tree`."""
 
     boot = BOOT
 
@@ -57,7 +90,7 @@ class Root(Machine):
         (self._directory / "root").mkdir()
 
     def _arguments(self) -> list[str]:
-        return [str(self._directory / "root"), "-", self._host, " ".join(TARGETS)]
+        return [str(self._directory / "root"), str(self._tree), self._host, " ".join(TARGETS)]
 
     def changed(self) -> set[str]:
         """Returns the files that differ from those below the overlay, or are gone (whiteouts), without caches."""
@@ -74,14 +107,23 @@ def package() -> Path:
     return found[-1]
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
-    """Returns h0 of a lab, booted; h1 has a daemon of the lab."""
+@pytest.fixture
+def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Root]:
+    """Returns h0 of a lab, booted from this root or that of a Debian; h1 has a daemon of the lab."""
     need_systemd()
+    root = debian(request.param) if hasattr(request, "param") else Path("/")
     if "\toverlay\n" not in Path("/proc/filesystems").read_text():
         pytest.skip("the kernel has no overlay file system for a root that is thrown away")
-    with half_lab("debian") as lab, Root(lab, "h0", ROOT, tmp_path_factory.mktemp("debian"), {}) as made:
+    with half_lab("debian") as lab, Root(lab, "h0", root, tmp_path, {}) as made:
         yield made
+
+
+def debian(release: str) -> Path:
+    """Returns the root of a Debian."""
+    root = ROOT / "build/roots" / release
+    if not root.exists():
+        pytest.skip(f"there is no {root}: `make test-deb` makes it")
+    return root
 
 
 def install(machine: Root, package: Path) -> None:
@@ -89,6 +131,15 @@ def install(machine: Root, package: Path) -> None:
     done = subprocess.run([*machine.enter(), "sh", "-c", "cat >/tmp/mrcd.deb"], input=text, check=True)
     assert done.returncode == 0
     machine.run("dpkg", "--install", "/tmp/mrcd.deb")
+
+
+def configure(machine: Root) -> None:
+    """Writes the lab's cluster file and secrets."""
+    state = machine.lab.state
+    text = state.cluster_file.read_text().replace('secret_file = "secrets"\n', "")
+    subprocess.run([*machine.enter(), "sh", "-c", "cat >/etc/mrcd/mrcd.toml"], input=text, text=True, check=True)
+    keys = "umask 077; cat >/etc/mrcd/secrets; chown mrcd /etc/mrcd/secrets"
+    subprocess.run([*machine.enter(), "sh", "-c", keys], input=state.secrets.read_text(), text=True, check=True)
 
 
 def removed(machine: Root) -> None:
@@ -125,10 +176,7 @@ def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package
     machine.run("mrcctl", "config", "check", "/etc/mrcd/mrcd.toml.example", "--host", "gpu1")
 
     # The daemon runs, and an upgrade loses no packet.
-    text = lab.state.cluster_file.read_text().replace('secret_file = "secrets"\n', "")
-    subprocess.run([*machine.enter(), "sh", "-c", "cat >/etc/mrcd/mrcd.toml"], input=text, text=True, check=True)
-    keys = "umask 077; cat >/etc/mrcd/secrets; chown mrcd /etc/mrcd/secrets"
-    subprocess.run([*machine.enter(), "sh", "-c", keys], input=lab.state.secrets.read_text(), text=True, check=True)
+    configure(machine)
     machine.run("systemctl", "enable", "--now", "mrcd")
     assert machine.show("ActiveState") == "active"
     wait_until("h1 knows all paths", lambda: {p["state"] for p in mrcctl(lab, "h1", "paths")} == {"GOOD"}, 15)
@@ -162,3 +210,39 @@ def test_the_package_installs_upgrades_removes_and_purges(machine: Root, package
     machine.run("dpkg", "--purge", "mrcd")
     assert machine.changed() - before - users == set()
     assert machine.run("dpkg-query", "-W", "mrcd", check=False).returncode != 0
+
+
+@pytest.mark.parametrize("machine", DEBIANS, indirect=True)
+def test_a_bare_debian_sprays(
+    machine: Root, package: Path, record_property: Callable[[str, object], None], request: pytest.FixtureRequest
+) -> None:
+    began = time.monotonic()
+    install(machine, package)
+    configure(machine)
+    machine.run("systemctl", "enable", "--now", "mrcd")
+    wait_until("h0 sprays", lambda: "dev mrc0" in machine.run("ip", "route", "get", "10.99.0.2").stdout)
+    wait_until("all paths are GOOD", lambda: {p["state"] for p in paths(machine)} == {"GOOD"})
+    before = {p["ev"]: p["tx_packets"] for p in paths(machine)}
+    machine.run("ping", "-q", f"-c{2 * len(before)}", "-i0.005", "10.99.0.2")
+    assert all(p["tx_packets"] > before[p["ev"]] for p in paths(machine))
+    took = f"{request.node.callspec.id}: {time.monotonic() - began:.1f} s from dpkg to a flow on every path"
+    record_property("measured", [took])
+
+
+def paths(machine: Root) -> list[dict[str, Any]]:
+    """Returns the paths to h1."""
+    return list(json.loads(machine.run("mrcctl", "paths", "--json").stdout)["paths"])
+
+
+def test_an_upgrade_of_debian_keeps_the_package(tmp_path: Path, package: Path) -> None:
+    before, after = DEBIANS
+    done = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", UPGRADE, "upgrade", tmp_path, debian(before), package, before, after],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode == NO_ARCHIVE:
+        pytest.skip("apt cannot reach Debian's archive")
+    assert done.returncode == 0, done.stdout + done.stderr
+    status, python = done.stdout.splitlines()[-2:]
+    assert (status, python.rpartition(".")[0]) == ("install ok installed", "Python 3.13")

@@ -281,6 +281,7 @@ class Bench:
         clock.begin()
         self._inlets.clear()
         cpus = os.sched_getaffinity(0)
+        self._clear("mrc_idle_timers")  # cancels them first: those of an earlier test would write into the tables
         for name, table in self._pristine.items():
             self._table(name)[...] = table
         zero = bytes(libbpf.possible_cpus())
@@ -291,7 +292,6 @@ class Bench:
         self._fill("mrc_transitions", changed, zero * abi.CHANGES.itemsize)
         for name in ("mrc_paces", "mrc_acks", "mrc_t1_failures", "mrc_t0_verdicts", "mrc_paid", "mrc_sack_gaps"):
             self._clear(name)
-        self._clear("mrc_idle_timers")  # cancels them: an earlier test may have started some
         self._drain("mrc_idle_peers")
         self.events()
         self.dataplane.set_prefixes(write_tables.prefixes(self.plan))

@@ -4,7 +4,7 @@
 mrcd         the overlay addresses: sprayed over all EVs
 kernel       the kernel's own seg6 encap.red over one path: a route like mrcd's fallback, with one next hop, to SIDs of
              its own, because mrc_pop drops what peers send to mrcd's while both ends are attached
-kernel-ecmp  the same with all next hops of the fallback route: each flow stays on the one of its hash
+kernel-ecmp  the same with all next hops of the fallback route: each flow stays on the one of its hash, ports included
 plain        the hosts' addresses on plane 0: no encapsulation
 mptcp        Multipath TCP (RFC 8684) between these, with a subflow on each plane
 All candidates of one IP version have the same inner MTU, and the same receive settings: RPS over all CPUs and GRO, on
@@ -35,6 +35,7 @@ MRCD, KERNEL, KERNEL_ECMP, PLAIN, MPTCP = "mrcd", "kernel", "kernel-ecmp", "plai
 _MPTCP_ENABLED = Path("/proc/sys/net/mptcp/enabled")
 # MPTCP leaves a subflow after one of its timeouts without data, instead of four.
 _MPTCP_SYSCTLS = [("mptcp/stale_loss_cnt", "1")]
+_ECMP_SYSCTLS = [(f"ipv{v}/fib_multipath_hash_policy", "1") for v in (4, 6)]
 _PROTOCOL = "static"
 _ROUTES_WITHIN_S = 5.0
 # More addresses of a host, beside the one that mrcd serves, in another network.
@@ -73,7 +74,10 @@ def _install(lab: Lab, name: str, version: int) -> Candidate | None:
         words = "seg6 encap.red, the fallback's multipath route"
         ends, setup = _kernel(lab, name, version, inner, None)
     for host, lines in setup.items():
-        netns.batch_in(lab.ns(host), ("ip",), lines)
+        with lab.inside(host):
+            netns.batch(("ip",), lines)
+            if name == KERNEL_ECMP:
+                netns.write_sysctls(_ECMP_SYSCTLS)
     return Candidate(name, words, ends)
 
 
