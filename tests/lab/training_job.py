@@ -16,8 +16,9 @@ TIMES = training.Times(lead_s=0.3, before_s=0.3, fault_s=1.0, after_s=1.0)
 def test_a_t1_that_dies_stops_the_job_without_mrcd_only() -> None:
     printed = io.StringIO()
     with a_lab("job", hosts=RANKS, planes=2, t1=2) as lab:
-        episodes = training.run(lab, TIMES, Console(file=printed, width=100), 1)
-        document = training_report.build(episodes, lab.fabric.parameters)
+        episodes, twice = training.run(lab, TIMES, Console(file=printed, width=100), 1)
+        document = training_report.build(episodes, twice, lab.fabric.parameters)
+    assert 0 < twice < 1
     without, with_mrcd = (document["ways"][way]["faults"][0] for way in (DETACHED, ATTACHED))
     assert without["target"] == with_mrcd["target"]
     assert without["dropped_skbs"] > 0

@@ -77,8 +77,8 @@ def demo_training(name: str, as_json: bool, svg: Path) -> int:
     with entry.own_lab(name) as lab:
         lab.up(hosts=RANKS)
         observe.wait_until_good(lab, lab.fabric.hosts, patience(15.0))
-        episodes = run(lab, Times(), Console(stderr=as_json))
-        document = {**training_report.build(episodes, lab.fabric.parameters), "svg": str(svg)}
+        episodes, twice = run(lab, Times(), Console(stderr=as_json))
+        document = {**training_report.build(episodes, twice, lab.fabric.parameters), "svg": str(svg)}
     lines = training_report.summary(document)
     return show(document, svg, training_report.picture(document), lines, as_json=as_json)
 
@@ -109,10 +109,10 @@ def faults_on_the_kernel_s_path(lab: Lab) -> list[Fault]:
     ]
 
 
-def run(lab: Lab, times: Times, console: Console, number: int | None = None) -> dict[str, list[Episode]]:
+def run(lab: Lab, times: Times, console: Console, number: int | None = None) -> tuple[dict[str, list[Episode]], float]:
     """Runs the job over the kernel's SRv6, then with mrcd, through the first `number` faults, or all.
 
-    Returns way → its episodes. All EVs are GOOD before.
+    Returns way → its episodes, and the share of packets that mrcd sent on two paths. All EVs are GOOD before.
     """
     switch(lab, DETACHED)
     play = functools.partial(_run, lab, faults_on_the_kernel_s_path(lab)[:number], times, console)
@@ -123,7 +123,17 @@ def run(lab: Lab, times: Times, console: Console, number: int | None = None) -> 
     finally:
         lab.up(**lab.fabric.parameters.as_json())  # starts them again
     switch(lab, ATTACHED)
-    return {DETACHED: detached, ATTACHED: play(ATTACHED)}
+    before = _sent(lab)
+    attached = play(ATTACHED)
+    packets, twice = (after - b for after, b in zip(_sent(lab), before, strict=True))
+    return {DETACHED: detached, ATTACHED: attached}, twice / packets
+
+
+def _sent(lab: Lab) -> tuple[int, int]:
+    """Returns how many data packets all hosts have sent, copies included, and of how many they sent two copies."""
+    packets = sum(p["tx_packets"] for host in lab.fabric.hosts for p in observe.paths(lab, host))
+    status = [observe.client(lab, host).get("/v1/status") for host in lab.fabric.hosts]
+    return packets, sum(s["critical"]["sent_twice"] for s in status)
 
 
 def _run(lab: Lab, faults: Sequence[Fault], times: Times, console: Console, way: str) -> list[Episode]:

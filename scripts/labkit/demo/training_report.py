@@ -18,6 +18,7 @@ from labkit.traffic.job import BYTES, RANKS, Step
 
 SCHEMA_VERSION = 2
 MOST = 2.0  # a step with mrcd takes at most so many times the longest without a fault
+MOST_TWICE = 0.005  # of the packets
 WAY_WORDS = {ATTACHED: "with mrcd", DETACHED: "over the kernel's own SRv6, with mrcd detached and stopped"}
 _S, _MS = 1_000_000_000, 1_000_000
 
@@ -61,8 +62,8 @@ class Episode:
         return [s.ns / _MS for s in self.all_steps if s.end_ns > begin_ns and s.begin_ns < end_ns]
 
 
-def build(runs: Mapping[str, Sequence[Episode]], lab: Parameters) -> Document:
-    """Returns the document. `runs`: way → its episodes."""
+def build(runs: Mapping[str, Sequence[Episode]], twice: float, lab: Parameters) -> Document:
+    """Returns the document. `runs`: way → its episodes. `twice`: the share of packets that mrcd sent on two paths."""
     ways = {way: _way(episodes) for way, episodes in runs.items()}
     longest_ms = ways[ATTACHED]["without_a_fault"]["longest_ms"]
     promises = []
@@ -71,12 +72,15 @@ def build(runs: Mapping[str, Sequence[Episode]], lab: Parameters) -> Document:
         measured = f"{_longest(f)}; without a fault {_ms(longest_ms)}"
         words = f"no step takes more than {MOST:g} times the longest without a fault"
         promises.append(promise(f["what"], words, kept, measured))
+    words = f"at most {MOST_TWICE:.1%} of the packets are sent on two paths"
+    promises.append(promise("all", words, twice <= MOST_TWICE, f"{twice:.3%}"))
     return {
         "schema_version": SCHEMA_VERSION,
         "ranks": RANKS,
         "step_bytes": BYTES,
         "lab": lab.as_json(),
         "ways": ways,
+        "sent_twice_ratio": twice,
         "promises": promises,
     }
 
