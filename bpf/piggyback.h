@@ -56,12 +56,6 @@ static __always_inline __u64 paid_max(const struct mrc_clock *clock, __u64 now)
 	return PAID_BURST + (past > 0 ? past * PAID_PERCENT / 100 * settings.idle_probes / NS_PER_S : 0);
 }
 
-/* Return 1 if the host's budget has more than what is reserved for the tick. */
-static __always_inline int has_budget(const struct mrc_clock *clock)
-{
-	return clock && *(volatile __s64 *)&clock->budget > (__s64)budget_reserve();
-}
-
 /* Return 1 if a request may be piggybacked on this packet, and pay for it. The packets and bytes since the last request
  * pay, or else the host's budget does, of which an eighth is reserved for the tick.
  */
@@ -79,7 +73,7 @@ static __always_inline int can_pay_for_probe(struct __sk_buff *skb, const struct
 		__sync_fetch_and_add(sum, budget_cost(length));
 		return 1;
 	}
-	if (!has_budget(clock))
+	if (*(volatile __s64 *)&clock->budget <= (__s64)budget_reserve())
 		return 0;
 	__sync_fetch_and_add(&clock->budget, -(__s64)budget_cost(length));
 	return 1;
@@ -105,7 +99,7 @@ static __always_inline int is_dense(const struct mrc_rotation *rotation, __u64 n
 }
 
 /* Piggyback a request on this packet, if one is due. The packet is not pushed yet, or already popped; mrc_probe makes
- * the request of a clone. Returns 1 if it did. Of a burst in a tunnel no request can be made: the tick sends one.
+ * the request of a clone. Returns 1 if it did.
  */
 static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct mrc_node *self, struct mrc_peer *peer,
 					   struct mrc_rotation *rotation, struct request *r, __u32 gap_us)
@@ -116,13 +110,8 @@ static __always_inline int piggyback_probe(struct __sk_buff *skb, const struct m
 	if (!reports || !self->probe_ifindex)
 		return 0;
 	requested_ns = *(volatile __u64 *)&reports->requested_ns;
-	if (!is_report_due(reports, rotation, r->now, requested_ns, gap_us))
+	if (!is_report_due(reports, rotation, r->now, requested_ns, gap_us) || !can_piggyback(skb))
 		return 0;
-	if (!can_piggyback(skb)) {
-		if (has_budget(tick_clock()))
-			request_report(r->host_id);
-		return 0;
-	}
 	r->number = report_ev(r->host_id, linked_planes(self, peer));
 	if (r->number == NO_SLOT)
 		return 0;

@@ -20,9 +20,8 @@ from labkit.traffic.wire import DATA, ECT_0, MRC, PROBE_REQUEST, MRCProbe, MRCRe
 from mrcd.config.cluster_file import Encapsulation, Health
 from mrcd.kernel import abi, libbpf
 from tests.packet.clock import MS, advance, now
-from tests.packet.packets import ETHERNET, EVS, H0, H1, H2, H5, PLANES, SLOTS, datagram, ip, popped
+from tests.packet.packets import ETHERNET, EVS, H0, H2, H5, PLANES, SLOTS, datagram, ip, popped
 from tests.packet.rig import Bench, Setup
-from tests.packet.ticks import postpone, run_tick
 from tests.packet.wires import SECONDS, Frame, Gso, Priorities, Sender, Tap, needs_tcx, until
 
 pytestmark = pytest.mark.root
@@ -34,7 +33,6 @@ COUNTS_BYTES = abi.BALLAST + 8 * EVS
 PACKETS_PER_REQUEST = 16
 KEPT_BYTES = 512  # a packet up to this length follows its request whole; KEPT_PACKET_MAX of bpf/piggyback.h
 HEALTH = Health()
-BUDGET_RESERVE = HEALTH.idle_probes // 8  # for the tick (bpf/probe.h)
 NO_DUP_ACKS = "[overlay]\ndup_ack_us = 0\n"  # copies are tested in test_critical.py
 NO_TIMER_PROBES = f"probe_late_ms = 10000\nprobe_packets = {PACKETS_PER_REQUEST}"
 ONE_SECOND_GAP = Setup(health=f"{NO_TIMER_PROBES}\nprobe_gap_us = 1000000\nloss_window_ms = 60000")
@@ -178,27 +176,14 @@ IN_IPV6 = Gso("none", 0, 94)
 
 
 @without_timer_probes
-@pytest.mark.parametrize("budget", [10**9, BUDGET_RESERVE])
 def test_a_long_packet_whose_checksum_is_to_be_written_behind_the_ballast_carries_no_request(
-    traffic: TrafficWithProbes, budget: int
+    traffic: TrafficWithProbes,
 ) -> None:
-    """The tick sends it, within the budget."""
-    postpone(traffic.bench, H1, H2, H5)
-    traffic.bench.tables.watches["swept_ns"] = now()
-    traffic.bench.tables.clock["budget"] = budget
     traffic.make_probe_due()
     (sent,), requests = traffic.send(unfinished(1000), IN_IPV6)
     assert requests == []
     traffic.assert_data(sent, unfinished(1000))
-    run_tick(traffic.bench)
-    assert [Ether(f.data)[MRCProbe].counts for f in traffic.sent_packets()[1]] == [EVS] * (budget > BUDGET_RESERVE)
-
-
-@without_timer_probes
-def test_the_next_suitable_packet_carries_a_request(traffic: TrafficWithProbes) -> None:
-    traffic.make_probe_due()
-    assert traffic.send(unfinished(1000), IN_IPV6)[1] == []
-    assert len(traffic.send(CARRIERS[0])[1]) == 1
+    assert len(traffic.send(CARRIERS[0])[1]) == 1  # the next suitable packet carries the request
 
 
 @without_timer_probes
