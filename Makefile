@@ -271,11 +271,12 @@ install-next-python:
 		cp -a $(TREE)/lib/mrcd/lib/python*/site-packages/mrcd $(TREE)/lib/mrcd/lib/python*/site-packages/mrcd-* $$to \
 		|| exit; done
 
-# The smallest system of each Debian that the package is for, with what the package depends on.
-build/roots/%:
-	rm -rf $@.part && mkdir -p build/roots
-	debootstrap --variant=minbase --include=systemd,python3,python3-bpfcc,libbpf1,iproute2,iputils-ping $* $@.part >build/roots/$*.log
-	mv $@.part $@
+# The smallest system of each Debian that the package is for, with what the package depends on, and ip and ping for the
+# tests. They come from where apt gets its packages; without that, the tests of these systems are skipped.
+build/roots/%: scripts/deploy/debian/build
+	rm -rf $@ $@.part && mkdir -p build/roots
+	! debootstrap --variant=minbase --include=systemd,python3,python3-bpfcc,libbpf1,iproute2,iputils-ping $* $@.part \
+		"$$(apt-get indextargets --format '$$(SITE)' 'Created-By: Packages' | head -n 1)" >build/roots/$*.log || mv $@.part $@
 
 # Not part of `test`: building the package takes half a minute.
 .PHONY: test-deb

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Wraps the libbpf calls that mrcd needs; a failed call raises KernelError.
 
-The daemon calls libbpf through bcc: `bcc.libbcc.lib` is a handle of the libbpf that bcc links. That is all that bcc
-is used for; nothing is compiled at run time. mrcctl opens libbpf.so itself, because bcc maps LLVM (70 MB) and mrcctl
-must start fast.
+The daemon calls the libbpf that bcc links. That is all that bcc is used for; nothing is compiled at run time. mrcctl
+opens libbpf.so itself, because bcc maps LLVM (70 MB) and mrcctl must start fast.
 """
 
 import contextlib
@@ -177,7 +176,7 @@ def use(lib: Any) -> None:
 
 
 def lib() -> Any:
-    """Returns the library handle: bcc's after use_bcc(), else that of libbpf.so."""
+    """Returns the library handle: of the libbpf in bcc after use_bcc(), else of libbpf.so."""
     if _lib is None:
         try:
             use(ct.CDLL("libbpf.so.1", use_errno=True))
@@ -187,7 +186,7 @@ def lib() -> Any:
 
 
 def use_bcc() -> None:
-    """Makes all functions of this module use bcc's binding to libbpf."""
+    """Makes all functions of this module use the libbpf that bcc links."""
     try:
         from bcc import libbcc
     except ImportError as e:
@@ -195,7 +194,7 @@ def use_bcc() -> None:
             f"bcc's Python binding is missing: {e}",
             hint="apt install python3-bpfcc, and use a virtual environment made with --system-site-packages",
         ) from None
-    # A handle of our own: bcc gives functions of its handle prototypes, from version to version more.
+    # A handle of our own: on bcc's, calls are checked against bcc's structures (ctypes.ArgumentError on Debian 13).
     use(ct.CDLL(libbcc.lib._name, use_errno=True))  # noqa: SLF001 - documented by ctypes
 
 

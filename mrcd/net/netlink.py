@@ -73,6 +73,7 @@ class Netlink:
     def __init__(self) -> None:
         self._ipr = _Requests()
         self._echo = _Requests(nlm_echo=True)  # the kernel answers a write with the object that it made
+        self._memory_tries = _MEMORY_TRIES
 
     async def __aenter__(self) -> "Netlink":
         await self._ipr.setup_endpoint()
@@ -275,14 +276,17 @@ class Netlink:
         """Adds or replaces a route, and compares it with the kernel's answer. Raises KernelError, MachineError.
 
         Each hop with segments takes memory per CPU, which Linux gives it from a small reserve (GFP_ATOMIC) and refills
-        behind it: while maps per CPU are made, by mrcd or by others, a route of many hops is refused on the way.
+        behind it: while maps per CPU are made, by mrcd or by others, a route of many hops is refused on the way. After
+        a route for which there was none for a second, each has one try, until one is written.
         """
-        for tries_left in reversed(range(_MEMORY_TRIES)):
+        while True:
+            self._memory_tries -= 1
             try:
                 await self._write_once(route, verb)
-                break
+                self._memory_tries = _MEMORY_TRIES
+                return
             except KernelError as e:
-                if e.errno != errno.ENOMEM or not tries_left:
+                if e.errno != errno.ENOMEM or self._memory_tries <= 0:
                     raise
             await asyncio.sleep(_MEMORY_WAIT_S)
 

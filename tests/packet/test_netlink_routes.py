@@ -2,6 +2,7 @@
 """Tests the routes that mrcd writes by netlink, as iproute2 shows them, and what it makes of those that are there."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import select
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from mrcd.errors import KernelError
+from mrcd.kernel import libbpf
 from mrcd.net.messages import PROTOCOL, Hop, Route
 from mrcd.net.netlink import Netlink
 from mrcd.net.route_keeper import RouteKeeper, RouteWatch
@@ -206,12 +208,16 @@ def test_the_route_with_the_most_hops_is_written(
 def test_routes_are_written_while_others_take_memory_per_cpu(ns: Namespace, nics: tuple[int, int]) -> None:
     hops = tuple(Hop(nics[i % 2], None, (f"5f00:0:4000:{0x8000 + i:x}:4001:c000:e004:0",)) for i in range(256))
     routes = [Route(f"10.99.{n}.0/24", 4000, hops) for n in range(30)]
-    is_over = threading.Event()
+    is_over, made = threading.Event(), 0
 
     def make_maps() -> None:
+        nonlocal made
+        entries = 4000 // libbpf.possible_cpus()
         while not is_over.is_set():
-            for fd in [create_array(1024, 2000, per_cpu=True) for _ in range(8)]:
-                os.close(fd)
+            with contextlib.ExitStack() as maps:
+                for _ in range(8):
+                    maps.callback(os.close, create_array(1024, entries, per_cpu=True))
+                    made += 1
 
     maps = threading.Thread(target=make_maps)
     maps.start()
@@ -220,6 +226,7 @@ def test_routes_are_written_while_others_take_memory_per_cpu(ns: Namespace, nics
     finally:
         is_over.set()
         maps.join()
+    assert made > 8
 
 
 def test_a_large_first_dump_is_read_whole(ns: Namespace, nics: tuple[int, int]) -> None:

@@ -23,7 +23,7 @@ _MNT_DETACH = 2
 _SIOCGIFFLAGS = 0x8913
 _IFF_RUNNING = 0x40
 _BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
-_ROOM = "100000"  # packets
+_ROOM = 100_000  # packets
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,12 +61,15 @@ def _setns(fd: int, what: str) -> None:
 @contextmanager
 def room_for_packets() -> Iterator[None]:
     """A block in which each CPU's queue of received packets has room for those of all namespaces, which share it."""
-    before = _BACKLOG.read_text(encoding="ascii")
-    _BACKLOG.write_text(_ROOM, encoding="ascii")
+    before = int(_BACKLOG.read_text(encoding="ascii"))
+    if before >= _ROOM:  # by another program's block, or by the administrator
+        yield
+        return
+    _BACKLOG.write_text(str(_ROOM), encoding="ascii")
     try:
         yield
     finally:
-        _BACKLOG.write_text(before, encoding="ascii")
+        _BACKLOG.write_text(str(before), encoding="ascii")
 
 
 def existing() -> list[str]:

@@ -4,7 +4,8 @@
 mrcd         the overlay addresses: sprayed over all EVs
 kernel       the kernel's own seg6 encap.red over one path: a route like mrcd's fallback, with one next hop, to SIDs of
              its own, because mrc_pop drops what peers send to mrcd's while both ends are attached
-kernel-ecmp  the same with all next hops of the fallback route: each flow stays on the one of its hash, ports included
+kernel-ecmp  the same with all next hops of the fallback route: each flow stays on the one of its hash. The hosts hash
+             by ports from then on, as in clusters: else all flows between two hosts take one path
 plain        the hosts' addresses on plane 0: no encapsulation
 mptcp        Multipath TCP (RFC 8684) between these, with a subflow on each plane
 All candidates of one IP version have the same inner MTU, and the same receive settings: RPS over all CPUs and GRO, on
