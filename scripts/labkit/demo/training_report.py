@@ -18,7 +18,6 @@ from labkit.traffic.job import BYTES, RANKS, Step
 
 SCHEMA_VERSION = 2
 MOST = 2.0  # a step with mrcd takes at most so many times the longest without a fault
-MOST_TWICE = 0.005  # of the packets
 WAY_WORDS = {ATTACHED: "with mrcd", DETACHED: "over the kernel's own SRv6, with mrcd detached and stopped"}
 _S, _MS = 1_000_000_000, 1_000_000
 
@@ -72,8 +71,6 @@ def build(runs: Mapping[str, Sequence[Episode]], twice: float, lab: Parameters) 
         measured = f"{_longest(f)}; without a fault {_ms(longest_ms)}"
         words = f"no step takes more than {MOST:g} times the longest without a fault"
         promises.append(promise(f["what"], words, kept, measured))
-    words = f"at most {MOST_TWICE:.1%} of the packets are sent on two paths"
-    promises.append(promise("all", words, twice <= MOST_TWICE, f"{twice:.3%}"))
     return {
         "schema_version": SCHEMA_VERSION,
         "ranks": RANKS,
@@ -142,6 +139,7 @@ def summary(document: Document) -> list[str]:
         *table(rows),
         "STEPS and MEDIAN: while the fault was there. LONGEST: until the next fault.",
         *ended,
+        f"With mrcd {document['sent_twice_ratio']:.2%} of the packets took two paths: the critical ones.",
         "",
         *promised(document),
     ]
