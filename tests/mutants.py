@@ -189,7 +189,7 @@ MUTANTS = (
     ),
     _bpf(
         "choice->avoid = 1u << (slot->plane & 31);",
-        ";",
+        "choice->avoid = 0;",
         "both copies of a critical packet take one plane",
         "critical",
     ),
