@@ -155,9 +155,11 @@ class Host:
         return found
 
 
-def failing(steps: Callable[[], tuple[Any, ...]], name: str, error: BaseException) -> Callable[[], list[Any]]:
-    """Returns the steps, of which one raises an error when it is done for the first time."""
-    errors = [error]
+def failing(
+    steps: Callable[[], tuple[Any, ...]], name: str, error: BaseException, times: int = 1
+) -> Callable[[], list[Any]]:
+    """Returns the steps, of which one raises an error when it is done, the first times."""
+    errors = [error] * times
 
     def broken() -> list[Callable[[Setup | None, Setup], Awaitable[None]]]:
         def wrapped(step: Any) -> Any:
@@ -189,6 +191,25 @@ def test_a_step_that_fails_leaves_the_host_as_it_was(
         with pytest.raises(type(error)):
             await host.daemon.adopt(AFTER, cast(Dataplane, programs), cast(Tables, tables), (NEW,))
         after = await host.state()
+        assert {name for name in before if before[name] != after[name]} == set()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_undo_that_fails_attaches_the_programs_anew_and_stops_no_other(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        host, attached = Host(tmp_path, monkeypatch), list[str]()
+        await host.start()
+        before = await host.state()
+        monkeypatch.setattr(host.daemon, "steps", failing(host.daemon.steps, step, KernelError("fail", errno.EBUSY), 2))
+        monkeypatch.setattr(host.daemon, "attach_anew", lambda: attached.append(step))
+        with pytest.raises(KernelError):
+            await host.daemon.adopt(AFTER, cast(Dataplane, host.programs), cast(Tables, host.tables), (NEW,))
+        after = await host.state()
+        assert attached == [step]
         assert {name for name in before if before[name] != after[name]} == set()
 
     asyncio.run(run())

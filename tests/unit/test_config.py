@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.config import cluster_file, toml_text
+from mrcd.config import cluster_file, sections, toml_text
 from mrcd.errors import ConfigError
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
@@ -37,6 +37,29 @@ def test_prefixes_of_one_host_may_overlap_and_those_of_neighbours_touch() -> Non
     ):
         with pytest.raises(ConfigError, match=words) if words else nullcontext():
             cluster_file.parse(host(0, prefixes=one) + host(1, prefixes=other))
+
+
+@pytest.mark.parametrize(("key", "most"), [("id", 65534), ("port", 1023), ("t0", 511)])
+def test_numbers_of_hosts_have_limits(key: str, most: int) -> None:
+    def parsed(value: int) -> int:
+        return int(getattr(cluster_file.parse("[cluster]\nt0s = 512\n" + host(7, **{key: value})).hosts[0], key))
+
+    assert (parsed(0), parsed(most)) == (0, most)
+    for value in (-1, most + 1):
+        with pytest.raises(ConfigError, match=rf"hosts\[0\]\.{key}"):
+            parsed(value)
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("https://e1", "https://e1:2379"),
+        ("http://10.0.0.1:1/", "http://10.0.0.1:1"),
+        ("https://[fd00::1]", "https://[fd00::1]:2379"),
+    ],
+)
+def test_members_of_etcd_have_a_default_port(url: str, base: str) -> None:
+    assert sections.base_url(url) == base
 
 
 @pytest.mark.parametrize("key", ["loss_ratio", "grey_ratio", "grey_false_alarms"])

@@ -59,6 +59,16 @@ def using(fleet: Fleet, work: Callable[[Etcd], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
+def test_a_request_after_the_end_of_the_client_says_so(plain: Server) -> None:
+    async def work() -> None:
+        async with Etcd(Fleet(etcd=[plain.url])) as etcd:
+            pass
+        with pytest.raises(EtcdAway, match="this host is connecting anew"):
+            await etcd.read("/")
+
+    asyncio.run(work())
+
+
 def fleet_of(server: Server, **more: Any) -> Fleet:
     files = {"ca_file": str(server.ca), "cert_file": str(server.cert), "key_file": str(server.key)}
     return Fleet(etcd=[server.url], **((files if server.tls else {}) | more))

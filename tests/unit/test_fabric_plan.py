@@ -3,6 +3,7 @@
 
 import itertools
 from collections.abc import Iterator
+from ipaddress import IPv4Network
 
 import pytest
 
@@ -46,6 +47,7 @@ def test_sizes(wanted: Wanted, t0s: int, t1s: int, hosts_per_t0: int, evs: int) 
         (Wanted(hosts=128, radix=64, t1s=0), ["4 T0s without a T1"]),
         (Wanted(hosts=30_000, radix=1024, hosts_per_t0=50, t1s=16), ["600 T0s", "mrcd knows 512"]),
         (Wanted(hosts=8, radix=1), ["1 radix"]),
+        (Wanted(hosts=300, radix=64, prefixes=(IPv4Network("255.255.255.0/32"),)), ["300 prefixes from 255"]),
     ],
     ids=lambda w: str(w) if isinstance(w, Wanted) else "",
 )

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests which secret, of the cluster or a pair, is used for which peer while they change; and tags by these keys."""
 
+import errno
 import hashlib
 import hmac
 import itertools
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from mrcd.auth import secrets_file
 from mrcd.auth.keyring import RETIREMENT_S, Keyring, as_words, cut_off, pair_key
 from mrcd.auth.secrets_file import Secret
 from mrcd.auth.tag import Signer, tag
+from mrcd.errors import KernelError, MachineError
 from mrcd.kernel import abi
 from mrcd.kernel.enums import AuthMode
 
@@ -500,3 +503,23 @@ def test_a_restart_replaces_secrets_of_which_none_has_stayed(clock: list[float])
     host.update()
     assert [keys_of(host, row, 1) for row in (1, 2)] == [derived(T1, 1), derived(T2, 2)]
     assert (host.auths["tx_id"][1, : abi.KEY_IDS] != 0).sum() == 1
+
+
+def test_the_signer_refuses_tables_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(writer)
+    monkeypatch.setattr("mrcd.auth.tag.libbpf.get", lambda path: reader)
+    monkeypatch.setattr("mrcd.auth.tag.libbpf.map_info", lambda fd: (4, 96, 4))
+    with pytest.raises(MachineError, match="has entries of 96 bytes, this version knows 128"):
+        Signer(Path("pins"))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(reader)
+
+
+def test_the_signer_without_tables_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(path: Path) -> int:
+        raise KernelError(f"open the pin {path}", errno.ENOENT)
+
+    monkeypatch.setattr("mrcd.auth.tag.libbpf.get", get)
+    with pytest.raises(MachineError, match="no table is pinned at pins/mrc_auths"):
+        Signer(Path("pins"))

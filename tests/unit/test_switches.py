@@ -12,7 +12,7 @@ from mrcd.ctl.commands.fabric_documents import follow_random_evs
 from mrcd.errors import MrcdError, UsageError
 from mrcd.planner.fabric_plan import Wanted, plan
 from mrcd.planner.switches.formats import FORMATS, Format
-from mrcd.planner.switches.model import Switch
+from mrcd.planner.switches.model import Switch, usid_prefix
 from mrcd.planner.walk import Network, Result
 
 GOLDEN = Path(__file__).with_name("switches")
@@ -203,6 +203,25 @@ def refused(text: str, name: str = "iproute2") -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("swp{1}", "swp6"),
+        ("Ethernet{0+4}", "Ethernet20"),
+        ("Ethernet{1}/1", "Ethernet6/1"),
+        ("to-{neighbour}", "to-t1-1"),
+    ],
+)
+def test_ports_are_named_by_number_or_neighbour(template: str, name: str) -> None:
+    config = cluster_file.parse(SMALL.replace("downlinks = 4", f'downlinks = 4\nport_names = "{template}"'))
+    assert FORMATS["eos"].switches(config).switch("t0-0-0").uplinks[1].name == name
+
+
+@pytest.mark.parametrize(("block", "prefix"), [("5f00::", "5f00:0:4000::/48"), ("fcbb:bbbb::", "fcbb:bbbb:4000::/48")])
+def test_prefixes_of_usids_are_written_as_the_kernel_writes_them(block: str, prefix: str) -> None:
+    assert usid_prefix(block, 0x4000) == prefix
+
+
 SRH = ("[cluster]", '[cluster]\nencapsulation = "srh"')
 LISTED = '[[paths]]\nsource = "a"\npeer = "b"\nplane = 0\nsegments = ["5f00::1"]\n'
 
@@ -215,7 +234,10 @@ LISTED = '[[paths]]\nsource = "a"\npeer = "b"\nplane = 0\nsegments = ["5f00::1"]
         ("[[hosts]]", LISTED + "[[hosts]]", "[[paths]]"),
         ('name = "a"', 'name = "sixteen-letters1"', "15 at most"),
         ('name = "a"', 'name = "ä"', "port_names"),
-        ("downlinks = 4", 'downlinks = 4\nport_names = "swp"', "has no number or neighbour"),
+        *(
+            ("downlinks = 4", f'downlinks = 4\nport_names = "{template}"', "has no number or neighbour")
+            for template in ("swp", "swp{x}", "swp{1}{2}", "{}")
+        ),
     ],
 )
 def test_files_without_what_switches_need_are_refused(old: str, new: str, words: str) -> None:
