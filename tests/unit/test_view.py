@@ -234,7 +234,8 @@ def test_files_of_mrcd_are_read_whole_or_ignored(tmp_path: Path, make: str) -> N
 
 
 def test_the_hosts_of_the_last_run_are_those_of_its_ranges(tmp_path: Path) -> None:
-    text = host_table(1, name='"h1"', port=9) + host_table(8, name='"gpu[08-12]"', port=0, per_t0=5, prefixes='["10.9.0.0/32"]')
+    text = host_table(1, name='"h1"', port=9)
+    text += host_table(8, name='"gpu[08-12]"', port=0, per_t0=5, prefixes='["10.9.0.0/32"]')
     plan = topology.plan(cluster_file.parse(text), "gpu09")
     running_file.save_running(tmp_path, plan, tmp_path, [], {})
     assert running_file.hosts_before(tmp_path) == {1: "h1"} | {n: f"gpu{n:02}" for n in range(8, 13)}
