@@ -22,13 +22,16 @@ from tests.lab.conftest import mrcctl, wait_until
 from tests.lab.machine import TARGETS, Machine, half_lab, need_systemd
 
 ROOT = Path(__file__).parents[2]
-BOOT = """
+# In a mount namespace: the root $2 behind an overlay in $1, where the script goes on.
+OVERLAY = """
 set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" overlay "$1/root"
 cd "$1/root"
+"""
+BOOT = f"""{OVERLAY}
 rm -rf lib/systemd/system etc/systemd/system
 mkdir -p lib/systemd/system etc/systemd/system
 rm -f etc/init.d/*
@@ -56,13 +59,7 @@ exec /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=con
 DEBIANS = ("bookworm", "trixie")
 NO_ARCHIVE = 99
 # In a mount namespace: installs the package in the first Debian, and upgrades that to the second.
-UPGRADE = f"""
-set -e
-mount --make-rprivate /
-mount -t tmpfs tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" overlay "$1/root"
-cd "$1/root"
+UPGRADE = f"""{OVERLAY}
 mount -t proc proc proc
 mount --rbind /dev dev
 cp "$3" tmp/mrcd.deb
