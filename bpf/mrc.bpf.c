@@ -240,7 +240,8 @@ int mrc_pop(struct __sk_buff *skb)
 	reason = verify_arrival(&o, plane, &a);
 	if (reason)
 		return drop_skb(reason);
-	if (!lengths_agree(&o, skb->len, skb->gso_size))
+	if (!lengths_agree(&o, skb->gso_size) ||
+	    (o.mrc->type != MRC_DATA && !skb->gso_size && !is_whole(&o, skb->len)))
 		return drop_skb(MRC_DROP_TRUNCATED);
 	/* The VLAN tag is in the skb, not in the packet, so removing it moves only pointers. */
 	if (o.mrc->type == MRC_DATA) {
@@ -307,8 +308,12 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (length > settings.inner_mtu)
 		packets = bpf_ntohs(o.mrc->segments);
-	if (!lengths_agree(&o, bpf_xdp_get_buff_len(ctx), packets > 1))
+	if (!lengths_agree(&o, packets > 1))
 		return drop_xdp(MRC_DROP_TRUNCATED);
+	if (packets <= 1 && is_trimmed(&o, c.end, bpf_xdp_get_buff_len(ctx), length)) {
+		count_arrival(&a, packets, length, 1);
+		return drop_xdp(MRC_DROP_TRIMMED);
+	}
 	eth = *o.eth;
 	of_burst = bpf_ntohs(o.mrc->segments) > 1;
 	reason = accept_inner(o.ip6, o.mrc + 1, c.end, &inner_proto, &ce, &csum);

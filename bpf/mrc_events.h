@@ -115,6 +115,7 @@ enum mrc_drop {
 	MRC_DROP_FIREWALL, /* host: mrc0 has received it, and netfilter drops it */
 	MRC_DROP_REVERSE_PATH, /* host: mrc0 has received it, and rp_filter drops it: its sender's route is elsewhere */
 	MRC_DROP_OTHER_PROGRAM, /* host: another tc program, or a filter, drops it at mrc0 */
+	MRC_DROP_TRIMMED, /* pop: a congested switch has cut its end off: it counts as arrived, with a CE mark */
 	MRC_DROP_MAX,
 };
 

@@ -130,6 +130,21 @@ static __always_inline int is_udp(const void *inner, const void *end)
 	return (ip->version == 4 ? ip->protocol : ((const struct ipv6hdr *)inner)->nexthdr) == IPPROTO_UDP;
 }
 
+/* Return 1 if a packet has less than `length` bytes according to its IP header, or not even that. A length of 0 is that of
+ * a burst beyond 64 KiB.
+ */
+static __always_inline int is_cut(const void *inner, const void *end, __u32 length)
+{
+	const struct ipv6hdr *ip6 = inner;
+	const struct iphdr *ip = inner;
+
+	if ((void *)(ip + 1) > end)
+		return 1;
+	if (ip->version == 4)
+		return bpf_ntohs(ip->tot_len) > length;
+	return ip->version == 6 && ((void *)(ip6 + 1) > end || sizeof(*ip6) + bpf_ntohs(ip6->payload_len) > length);
+}
+
 /* Return the traffic class of an IPv6 header: its 8 bits straddle two bytes. */
 static __always_inline __u8 traffic_class(const struct ipv6hdr *ip6)
 {

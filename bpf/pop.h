@@ -136,19 +136,35 @@ static __always_inline void probe_on_arrival(struct __sk_buff *skb, const struct
 	piggyback_probe(skb, self, a->peer, rotation, &request, settings.probe_gap_us);
 }
 
-/* Return 1 if the outer lengths agree. A whole burst is not checked: it can exceed 16 bits, and only segmentation
- * rewrites its lengths.
+/* Return 1 if the outer lengths agree with each other. A whole burst is not checked: it can exceed 16 bits, and only
+ * segmentation rewrites its lengths.
  */
-static __always_inline int lengths_agree(const struct outer *o, __u32 skb_length, int burst)
+static __always_inline int lengths_agree(const struct outer *o, int burst)
 {
-	__u32 l3 = (void *)o->ip6 - (void *)o->eth;
 	__u32 payload = bpf_ntohs(o->ip6->payload_len), udp = bpf_ntohs(o->udp->len);
 
-	if (burst)
-		return 1;
-	return l3 + sizeof(*o->ip6) + payload <= skb_length &&
-	       udp + o->length - sizeof(*o->ip6) - sizeof(struct outer_l4) == payload &&
-	       udp >= sizeof(struct outer_l4);
+	return burst || (udp + o->length - sizeof(*o->ip6) - sizeof(struct outer_l4) == payload &&
+			 udp >= sizeof(struct outer_l4));
+}
+
+/* Return 1 if a frame is as long as its outer headers say. */
+static __always_inline int is_whole(const struct outer *o, __u32 frame_length)
+{
+	__u32 l3 = (void *)o->ip6 - (void *)o->eth;
+
+	return l3 + sizeof(*o->ip6) + bpf_ntohs(o->ip6->payload_len) <= frame_length;
+}
+
+/* Return 1 if a switch has cut the end of a data packet off, as congested ones do rather than drop it (packet trimming).
+ * Its outer lengths may stay as they were, or be rewritten. Then the inner length tells, but a segment of a UDP burst may
+ * have its burst's (deliver.h).
+ */
+static __always_inline int is_trimmed(const struct outer *o, void *end, __u32 frame_length, __u32 length)
+{
+	const void *inner = o->mrc + 1;
+
+	return !is_whole(o, frame_length) ||
+	       (is_cut(inner, end, length) && (o->mrc->segments == bpf_htons(1) || !is_udp(inner, end)));
 }
 
 /* Count a data packet and remove its outer headers. Returns TC_ACT_UNSPEC, or TC_ACT_SHOT if it was dropped. */
@@ -167,6 +183,10 @@ static __always_inline int pop_data(struct __sk_buff *skb, const struct outer *o
 		packets = segments;
 	}
 	length = skb->len - ETH_HLEN - o->length;
+	if (!skb->gso_size && is_trimmed(o, (void *)(long)skb->data_end, skb->len, length)) {
+		count_arrival(a, 1, length, 1);
+		return drop_skb(MRC_DROP_TRIMMED);
+	}
 	reason = accept_inner(o->ip6, o->mrc + 1, (void *)(long)skb->data_end, &inner_proto, &ce, &csum);
 	if (csum)
 		bpf_csum_update(skb, csum); /* of a packet that the NIC has summed (CHECKSUM_COMPLETE) */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Injects faults at a switch port of the lab: silently drops, damages or CE-marks packets, or delays them.
+/* Injects faults at a switch port of the lab: silently drops, damages, trims or CE-marks packets, or delays them.
  *
  * scripts/lab attaches it at tc ingress or egress of switch ports. It affects only forwarded packets: neighbour
  * discovery and link-local traffic pass, so links stay up and neighbours stay resolved. The unit is an skb: a GSO
- * super-packet is dropped or marked as a whole, and damaged in one byte. Passing packets continue (TC_ACT_UNSPEC),
+ * super-packet is dropped or marked as a whole, damaged in one byte, and never trimmed. Passing packets continue (TC_ACT_UNSPEC),
  * because several faults can share one port.
  */
 #include <linux/bpf.h>
@@ -17,6 +17,9 @@
 #define ND_LAST 137 /* redirect */
 #define UDP_PORT 4797 /* [cluster] udp_port of every lab */
 #define SENDERS 256 /* at least as many as a lab has hosts; a power of two */
+#define TRIMMED 256 /* bytes that trimming leaves, with the Ethernet header */
+#define ADJUST_ROOM_MAX 0xfff /* bytes that bpf_skb_adjust_room() removes at most */
+#define TRIM_STEPS 3 /* for 9,000 bytes */
 #define ECN_FIELD 0x30 /* in an IPv6 header's second byte: the two low bits of the traffic class */
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -28,14 +31,16 @@ struct fault_settings {
 	__u64 drop;
 	__u64 ce;
 	__u64 damage;
+	__u64 trim;
 };
 
 /* Written by the program; all ports of one fault share it. Counters in fault_program.py has the same members. */
 struct fault_counters {
-	__u64 passed; /* skbs that were subject to the fault and passed, marked or damaged or not */
+	__u64 passed; /* skbs that were subject to the fault and passed, marked, damaged or trimmed or not */
 	__u64 dropped; /* skbs */
 	__u64 marked; /* skbs */
 	__u64 damaged; /* skbs */
+	__u64 trimmed; /* skbs */
 	__u64 first_drop_ns; /* CLOCK_MONOTONIC; 0 = none yet */
 	__u64 first_data_drops_ns[SENDERS]; /* the same of a host's data packets; index: host id */
 };
@@ -123,6 +128,40 @@ static __always_inline int damage(struct __sk_buff *skb)
 	return !bpf_skb_store_bytes(skb, last, &byte, sizeof(byte), 0);
 }
 
+/* Find the headers of one of mrcd's packets. Returns 0 if it is none. */
+static __always_inline int find_headers(struct __sk_buff *skb, struct outer *o)
+{
+	struct cursor c;
+
+	if (bpf_skb_pull_data(skb, skb->len < TRIMMED ? skb->len : TRIMMED))
+		return 0;
+	c = (struct cursor){ (void *)(long)skb->data, (void *)(long)skb->data_end };
+	return parse_outer(&c, o, UDP_PORT) == PARSED_OURS;
+}
+
+/* Cut the end of one of mrcd's packets off, and rewrite the outer lengths, without which Linux would not forward it.
+ * The kernel refuses to shorten an encapsulated packet at its end: its beginning is moved there. Returns 1 if it was cut.
+ */
+static __always_inline int trim(struct __sk_buff *skb)
+{
+	__u8 kept[TRIMMED - sizeof(struct ethhdr)];
+	struct outer o = {};
+	__u32 cut = skb->len - TRIMMED, part, step;
+
+	if (skb->gso_size || skb->len <= TRIMMED || !find_headers(skb, &o))
+		return 0;
+	o.ip6->payload_len = bpf_htons(bpf_ntohs(o.ip6->payload_len) - cut);
+	o.udp->len = bpf_htons(bpf_ntohs(o.udp->len) - cut);
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), kept, sizeof(kept)))
+		return 0;
+	for (step = 0; step < TRIM_STEPS && cut; step++, cut -= part) {
+		part = cut < ADJUST_ROOM_MAX ? cut : ADJUST_ROOM_MAX;
+		if (bpf_skb_adjust_room(skb, -(__s32)part, BPF_ADJ_ROOM_MAC, 0))
+			return 0;
+	}
+	return !bpf_skb_store_bytes(skb, sizeof(struct ethhdr), kept, sizeof(kept), 0);
+}
+
 static __always_inline void note_time(__u64 *at)
 {
 	if (!*at)
@@ -132,14 +171,9 @@ static __always_inline void note_time(__u64 *at)
 /* Note when the first data packet of its sender is dropped. */
 static __always_inline void note_data_drop(struct __sk_buff *skb, struct fault_counters *count)
 {
-	__u32 headers = sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr) + sizeof(struct mrc_hdr);
 	struct outer o = {};
-	struct cursor c;
 
-	if (skb->len < headers || bpf_skb_pull_data(skb, headers))
-		return;
-	c = (struct cursor){ (void *)(long)skb->data, (void *)(long)skb->data_end };
-	if (parse_outer(&c, &o, UDP_PORT) == PARSED_OURS && o.mrc->type == MRC_DATA)
+	if (find_headers(skb, &o) && o.mrc->type == MRC_DATA)
 		note_time(&count->first_data_drops_ns[bpf_ntohs(o.mrc->sender) & (SENDERS - 1)]);
 }
 
@@ -166,6 +200,8 @@ int lab_fault(struct __sk_buff *skb)
 		__sync_fetch_and_add(&count->marked, 1);
 	if (chance(fault->damage) && damage(skb))
 		__sync_fetch_and_add(&count->damaged, 1);
+	if (chance(fault->trim) && trim(skb))
+		__sync_fetch_and_add(&count->trimmed, 1);
 	__sync_fetch_and_add(&count->passed, 1);
 	return TC_ACT_UNSPEC;
 }

@@ -71,6 +71,8 @@ DROPS = {
     "firewall": "host: a firewall of this host drops what mrc0 has received: nft list ruleset",
     "reverse_path": "host: rp_filter of mrc0 is 1, and the route to the packet's source is not over mrc0",
     "other_program": "host: another tc program, or a filter, drops it at mrc0: mrcctl status, tc filter show dev mrc0",
+    "trimmed": "pop: a switch has cut the packet's end off, as congested ones do rather than drop it: it counts as "
+    "arrived, with a CE mark",
 }
 """Reason of a drop → program, and meaning; as in docs/troubleshooting.md."""
 

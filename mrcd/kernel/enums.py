@@ -101,6 +101,7 @@ class Drop(_Named):
     FIREWALL = 32
     REVERSE_PATH = 33
     OTHER_PROGRAM = 34
+    TRIMMED = 35
 
 
 class AuthMode(IntEnum):

@@ -24,7 +24,8 @@ static void fuzz_outer(const __u8 *bytes, __u32 length)
 	/* Fields of these headers that every caller reads. */
 	arrival_plane(o.ip6, FIRST_IFINDEX, o.vlan ? bpf_ntohs(o.vlan->tci) & VLAN_VID_MASK : 0);
 	is_diagnostic_reply(&o);
-	lengths_agree(&o, length, 0);
+	lengths_agree(&o, 0);
+	is_trimmed(&o, c.end, length, length - ETH_HLEN - o.length);
 	is_udp(o.mrc + 1, c.end);
 }
 
@@ -295,7 +296,7 @@ static void check_pushed(const __u8 *inner, __u32 length)
 	require(parse_outer(&c, &o, settings.udp_port) == PARSED_OURS);
 	require(o.length + length == skb.len);
 	require(o.mrc->version == MRC_WIRE_VERSION && o.mrc->type == MRC_DATA);
-	require(lengths_agree(&o, skb.len, skb.gso_size));
+	require(lengths_agree(&o, skb.gso_size) && (skb.gso_size || is_whole(&o, skb.len)));
 	require(!bpf_skb_load_bytes(&skb, ETH_HLEN + o.length, after, length - ETH_HLEN));
 	require(!memcmp(after, inner + ETH_HLEN, length - ETH_HLEN));
 }

@@ -32,7 +32,7 @@ from tests.packet.model_host import (
     signed,
     version,
 )
-from tests.packet.model_inner import addresses, eth_type_of, is_udp, merged, with_own_lengths
+from tests.packet.model_inner import addresses, eth_type_of, is_cut, is_udp, merged, with_own_lengths
 from tests.packet.model_probe import JUDGED, Probe
 
 SINGLE, OF_BURST = b"dpop", b"epop"
@@ -80,14 +80,16 @@ def _pop_by_tc(at: Arriving) -> None:
     if _is_link_probe(at, o):
         _pop_link_probe(at, o, plane)
     _verify(at, o, plane)
-    _check_lengths(at, o, is_burst=at.gso_size > 0)
+    is_burst = at.gso_size > 0
+    if not is_burst and not (_lengths_agree(o) and (o.type == DATA or _is_whole(at, o))):
+        raise DroppedError("truncated")
     if o.type != DATA:
         _pop_probe(at, o, plane)
         return
     if at.gso_size and o.segments < 2:
         raise DroppedError("merged")
-    inner = _pop_data(at, o, o.segments if at.gso_size else 1)
-    if at.gso_size:  # BPF_PROG_TEST_RUN makes no complete burst: the kernel refuses to shorten it
+    inner = _pop_data(at, o, o.segments if is_burst else 1, is_burst=is_burst)
+    if is_burst:  # BPF_PROG_TEST_RUN makes no complete burst: the kernel refuses to shorten it
         raise DroppedError("pop_failed")
     ethernet = at.frame[:12]
     if at.get("node", (), "overlay_ifindex"):
@@ -110,9 +112,10 @@ def _pop_by_xdp(at: Arriving) -> None:
     if o.type != DATA or is_ack or is_of_burst:
         return
     packets = o.segments if len(inner) > at.host.inner_mtu else 1  # longer than a packet: a whole burst
-    _check_lengths(at, o, is_burst=packets > 1)
+    if packets <= 1 and not _lengths_agree(o):
+        raise DroppedError("truncated")
     mark = OF_BURST if o.segments > 1 and is_udp(inner) else SINGLE
-    inner = _pop_data(at, o, packets)
+    inner = _pop_data(at, o, packets, is_burst=packets > 1)
     at.out.data = mark + at.frame[:12] + eth_type_of(inner) + inner
 
 
@@ -162,20 +165,25 @@ def _verify(at: Arriving, o: Outer, plane: int) -> None:
         raise DroppedError("stale")
 
 
-def _check_lengths(at: Arriving, o: Outer, *, is_burst: bool) -> None:
-    """Checks the outer lengths, but not a burst's: the kernel writes them when it cuts it. Raises DroppedError."""
+def _lengths_agree(o: Outer) -> bool:
     srh = o.end - o.l3 - IPV6 - UDP - MRC
-    ends = o.l3 + IPV6 + o.ip_length <= len(at.frame)
-    if not is_burst and not (ends and UDP + MRC <= o.udp_length == o.ip_length - srh):
-        raise DroppedError("truncated")
+    return UDP + MRC <= o.udp_length == o.ip_length - srh
 
 
-def _pop_data(at: Arriving, o: Outer, packets: int) -> bytes:
+def _is_whole(at: Arriving, o: Outer) -> bool:
+    return o.l3 + IPV6 + o.ip_length <= len(at.frame)
+
+
+def _pop_data(at: Arriving, o: Outer, packets: int, *, is_burst: bool) -> bytes:
     """Counts data that has arrived on its path, and returns the inner packet. Raises DroppedError."""
     inner, index = at.frame[o.end :], (o.sender, o.ev)
     at.count_untagged(o)
     at.add("rxs", index, "packets", packets)
     at.add("rxs", index, "bytes", len(inner))
+    has_own_length = o.segments == 1 or not is_udp(inner)  # a segment of a UDP burst may have its burst's
+    if not is_burst and (not _is_whole(at, o) or (has_own_length and is_cut(inner))):
+        at.add("rxs", index, "ce", packets)
+        raise DroppedError("trimmed")
     try:
         inner, is_marked = merged(inner, o.traffic_class & 3)
     except DroppedError as reason:

@@ -53,6 +53,15 @@ def is_udp(inner: bytes) -> bool:
     return len(inner) >= _IPV4 and inner[9 if inner[0] >> 4 == 4 else 6] == PROTO_UDP
 
 
+def is_cut(inner: bytes) -> bool:
+    """Returns whether an inner packet is shorter than its header says, or than a header."""
+    if len(inner) < _IPV4:
+        return True
+    if inner[0] >> 4 == 4:
+        return int.from_bytes(inner[2:4], "big") > len(inner)
+    return inner[0] >> 4 == 6 and (len(inner) < _IPV6 or _IPV6 + int.from_bytes(inner[4:6], "big") > len(inner))
+
+
 def with_own_lengths(inner: bytes) -> bytes:
     """Returns a UDP segment that has the lengths of its burst with lengths of its own."""
     if not is_udp(inner):

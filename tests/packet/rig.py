@@ -517,7 +517,10 @@ class Bench:
 
     def wires(self) -> list[Tap]:
         """Returns a tap at the far end of each plane NIC: it sees the packets of this host."""
-        return [self.tap(f"w{p}", f"n{p}") for p in range(PLANES)]
+        taps = [self.tap(f"w{p}", f"n{p}") for p in range(PLANES)]
+        for tap in taps:
+            tap.inlets = self._inlets  # what comes in there is answered first
+        return taps
 
     def tap(self, interface: str, other_end: str, protocol: int = ETH_P_ALL) -> Tap:
         """Returns an empty tap. Taps are kept, because closing them takes the kernel long."""

@@ -10,7 +10,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from labkit.traffic.wire import MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
+from labkit.traffic.wire import CRITICAL, MRC, PROBE_REPLY, PROBE_REQUEST, MRCProbe
 from tests.packet.packets import (
     EVS,
     H2,
@@ -137,14 +137,19 @@ ETHERNET, IPV6, L4 = 14, 40, 40  # bytes; L4: UDP and MRC
 @both_hooks
 @all_encapsulations
 def test_packets_truncated_at_any_length_are_never_popped(bench: Bench, hook: Hook) -> None:
-    """A packet too short to be recognised passes unchanged; a longer one is dropped, never popped."""
+    """A packet too short to be recognised passes unchanged; a longer one is dropped, never popped.
+
+    One with all outer headers tells its path, and has arrived there.
+    """
     frame = bytes(bench.arriving("h2", 0, inner()))
     srh = bench.plan.overhead - IPV6 - L4
     for length in range(ETHERNET if hook == "xdp" else ETHERNET + IPV6, len(frame)):
         if length < ETHERNET + IPV6 + srh + 8:
             untouched(bench, frame[:length], 0, hook)
-        else:
+        elif length < ETHERNET + bench.plan.overhead:
             dropped(bench, frame[:length], "truncated", 0, hook)
+        else:
+            dropped(bench, frame[:length], "trimmed", 0, hook, counts=True)
     assert bench.pop(hook, frame)[0] == "pass"
 
 
@@ -193,11 +198,15 @@ def test_wrong_headers_are_dropped_with_their_reason(
 
 @both_hooks
 @all_encapsulations
-@pytest.mark.parametrize(("udp", "beyond"), [(39, -129), (8 + 32 + 129, 1)], ids=["a byte short", "beyond the end"])
-def test_wrong_lengths_that_agree_are_dropped(bench: Bench, hook: Hook, udp: int, beyond: int) -> None:
+@pytest.mark.parametrize(
+    ("udp", "beyond", "reason"),
+    [(39, -129, "truncated"), (8 + 32 + 129, 1, "trimmed")],
+    ids=["a byte short", "beyond the end"],
+)
+def test_wrong_lengths_that_agree_are_dropped(bench: Bench, hook: Hook, udp: int, beyond: int, reason: str) -> None:
     frame = bench.arriving("h2", 1, inner())
     frame = changed(changed(frame, UDP, len=udp), IPv6, plen=len(frame[IPv6].payload) + beyond)
-    dropped(bench, frame, "truncated", 0, hook)
+    dropped(bench, frame, reason, 0, hook, counts=reason == "trimmed")
 
 
 @both_hooks
@@ -214,6 +223,32 @@ def test_no_wrong_srh_is_popped(bench: Bench, hook: Hook) -> None:
             dropped(bench, bytes(wrong), "bad_srh", 0, hook)
         else:  # the bytes then read as UDP have another port
             untouched(bench, bytes(wrong), 0, hook)
+
+
+# ---- packet trimming ----
+
+
+@both_hooks
+@versions
+@all_encapsulations
+@pytest.mark.parametrize("rewritten", [False, True], ids=["lengths-kept", "lengths-rewritten"])
+@pytest.mark.parametrize("left", [0, 19, 64, 127], ids="{}-left".format)
+def test_a_trimmed_packet_has_arrived_and_found_congestion(
+    bench: Bench, hook: Hook, version: int, left: int, *, rewritten: bool
+) -> None:
+    whole = bench.arriving("h2", 1, inner(version))
+    cut = len(inner(version)) - left
+    if rewritten:
+        whole = changed(changed(whole, UDP, len=8 + 32 + left), IPv6, plen=len(whole[IPv6].payload) - cut)
+    dropped(bench, bytes(whole)[:-cut], "trimmed", 0, hook, counts=True)
+    assert bench.rx(H2, 1) == (1, left, 1)
+
+
+@both_hooks
+def test_a_trimmed_copy_leaves_the_other_one_to_be_delivered(bench: Bench, hook: Hook) -> None:
+    packet, copy = (bytes(bench.arriving("h2", ev, inner(), flags=CRITICAL, seq=9)) for ev in (0, SLOTS))
+    dropped(bench, packet[:-1], "trimmed", 0, hook, counts=True)
+    assert bench.pop(hook, copy, 1) == ("pass", popped(inner(), 1))
 
 
 # ---- packets of other programs ----

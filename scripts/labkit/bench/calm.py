@@ -115,7 +115,7 @@ def measure(lab: Lab, options: Options) -> Result:
         bounds.append(Bound(case.bound, 0, "").judge(row["demotions"]))
         words = f"{case.name}: probe requests of a host in {probe_windows.WINDOW_S * 1000:.0f} ms, without suspicions"
         most = probe_windows.most_allowed(lab.fabric.config.health.idle_probes)
-        bounds.append(Bound(words, most, "").judge(row["probes_in_100_ms"]))
+        bounds.append(Bound(words, most, "").judge(row["most_probes"]))
     title = "False demotions under stress: TCP flows, no path worse than the others; transitions in every host"
     return Result([Table(title, rows, shown)], bounds, detail={"minutes": options.minutes})
 
@@ -148,7 +148,7 @@ def _run(lab: Lab, case: _Case, minutes: float) -> tuple[Document, list[Document
         "demotions": evs_of(e for e in found if e["to"] == "ASSUMED_BAD"),
         "transitions": len(found),
         "skips": _skips(lab) - skips,
-        "probes_in_100_ms": round(probes.most),
+        "most_probes": round(probes.most),
         "dropped_skbs": dropped,
         "hosts": len(hosts),
         "what": words,

@@ -2,12 +2,14 @@
 """Measures whether a slow plane costs a flow more than it adds: at the own NIC, a T0–T1 link, the T1s, the peer's NIC.
 
 All links have the same rate, which one CPU can fill. For each element the flow runs without the plane (a link: as it
-is), and then with the element at 1/100, 1/40, 1/10 and 1/2 of the rate.
+is), and then with the element at 1/100, 1/40, 1/10 and 1/2 of the rate. At last, packet by packet, all T1s of the plane
+cut the ends of some packets off, as congested switches do.
 """
 
-from labkit.bench.frame import Bench, Bound, Options, Result, Table
+from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, evs_of
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
+from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import goodput
 from labkit.tables import percent
@@ -19,6 +21,9 @@ RATE_MBIT = 400
 PARTS = (100, 40, 10, 2)  # a slow element has this part of the rate
 PLANE = 1
 LEAST = 0.97  # of the goodput without the plane
+FAIR = 0.25  # a fourth plane's share
+TRIM = 0.05  # of the plane's packets
+_TRIMMED_S = 60.0
 _BEGIN_S = 0.5
 _SECONDS = 4.0
 _GOOD_WITHIN_S = 90.0
@@ -45,21 +50,49 @@ def measure(lab: Lab, options: Options) -> Result:
             _heal(lab)
             for target in targets:
                 lab.fail(target, rate=f"{RATE_MBIT / part:g}mbit")
-            sent = _sent(lab)
-            mean, retransmitted = _goodput(lab, seconds)
-            sent = [after - before for before, after in zip(sent, _sent(lab), strict=True)]
-            rows.append(
-                {
-                    "element": name, "part": f"1/{part}", "without_bits_per_s": without, "with_bits_per_s": mean,
-                    "ratio": round(mean / without, 3), "share": percent(sent[PLANE] / sum(sent)),
-                    "retransmitted_segments": retransmitted,
-                }
-            )  # fmt: skip
+            rows.append({"element": name, "part": f"1/{part}", **_compared(lab, without, seconds)})
             words = f"{name} at 1/{part} of the rate: goodput by that without the plane"
-            bounds.append(Bound(words, LEAST, "", is_least=True).judge(mean / without))
+            bounds.append(Bound(words, LEAST, "", is_least=True).judge(rows[-1]["ratio"]))
+    trimmed = _trimmed(lab, elements["all T1s"], seconds if options.short else _TRIMMED_S)
+    bounds += [
+        Bound(f"{percent(TRIM)} trimmed: EVs that are ASSUMED_BAD", 0, "").judge(trimmed["demotions"]),
+        Bound(f"{percent(TRIM)} trimmed: share of the plane", FAIR, "_ratio").judge(trimmed["share_ratio"]),
+        Bound(f"{percent(TRIM)} trimmed: goodput by that without the plane", 1, "", is_least=True).judge(
+            trimmed["ratio"]
+        ),
+    ]
+    titles = (
+        f"One TCP flow over four planes of {RATE_MBIT} Mbit/s, an element of plane {PLANE} slower",
+        f"The same packet by packet, all T1s of plane {PLANE} trim {percent(TRIM)} of the packets",
+    )
+    return Result([Table(t, r) for t, r in zip(titles, (rows, [trimmed]), strict=True)], bounds)
+
+
+def _trimmed(lab: Lab, t1s: list[str], seconds: float) -> Document:
+    progress(f"slow: T1s trim packets for {seconds:.0f} s")
+    lab.up(rate_bits_per_s=RATE_MBIT * 1_000_000, granularity="packet")
     _heal(lab)
-    title = f"One TCP flow over four planes of {RATE_MBIT} Mbit/s, an element of plane {PLANE} slower"
-    return Result([Table(title, rows)], bounds)
+    for t1 in t1s:
+        lab.fail(t1)
+    without = _goodput(lab, seconds)[0]
+    _heal(lab)
+    for t1 in t1s:
+        lab.fail(t1, trim=TRIM)
+    events = NewEvents(lab, lab.fabric.hosts)
+    row = _compared(lab, without, seconds)
+    trimmed = sum(h["trimmed_skbs"] for h in lab.heal())
+    return {"trimmed_skbs": trimmed, "demotions": evs_of(events.read(to="ASSUMED_BAD")), **row}
+
+
+def _compared(lab: Lab, without: float, seconds: float) -> Document:
+    """Runs a flow, and returns a row that compares it with the goodput without the plane."""
+    sent = _sent(lab)
+    mean, retransmitted = _goodput(lab, seconds)
+    sent = [after - before for before, after in zip(sent, _sent(lab), strict=True)]
+    return {
+        "without_bits_per_s": without, "with_bits_per_s": mean, "ratio": round(mean / without, 3),
+        "share_ratio": sent[PLANE] / sum(sent), "retransmitted_segments": retransmitted,
+    }  # fmt: skip
 
 
 def _heal(lab: Lab) -> None:

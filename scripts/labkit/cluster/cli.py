@@ -92,6 +92,9 @@ def exec_(name: str, node: str, command: tuple[str, ...]) -> None:
 @click.option("--ce", metavar="PERCENT", help="mark this share of the ECN-capable packets as congestion experienced")
 @click.option("--damage", metavar="PERCENT", help="flip a bit in the last byte of this share of the packets")
 @click.option(
+    "--trim", metavar="PERCENT", help="cut this share of mrcd's packets after 256 bytes, as congested switches do"
+)
+@click.option(
     "--direction",
     type=click.Choice(DIRECTIONS),
     default="both",

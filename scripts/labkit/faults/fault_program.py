@@ -21,7 +21,7 @@ from mrcd.kernel import libbpf
 OBJECT = lab_object("fault")
 PROGRAM = "lab_fault"
 ALWAYS = 1 << 32  # probabilities are in parts of 2^32
-RATIOS = ("drop", "ce", "damage")
+RATIOS = ("drop", "ce", "damage", "trim")
 """Effects that the program has on a ratio of the packets: the members of struct fault_settings, in its order.
 
 Each is a field of inject.Fault, an argument of Lab.fail, and an option of `scripts/lab fail`.
@@ -38,6 +38,7 @@ class Counters:
     dropped_skbs: int = 0
     marked_skbs: int = 0
     damaged_skbs: int = 0
+    trimmed_skbs: int = 0
     first_drop_ns: int | None = None  # CLOCK_MONOTONIC
     first_data_drops_ns: dict[int, int] = field(default_factory=dict)  # the same of hosts' data packets, by host id
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes faults, and heals them.
 
-A fault has one or more effects: packets dropped, damaged or marked (the fault program, on switch ports), a
+A fault has one or more effects: packets dropped, damaged, trimmed or marked (the fault program, on switch ports), a
 rate (tbf on the sending ends of each link), a delay (a relay there), a smaller MTU (of switch ports), and the link
 down, which excludes the others. All but the last two may be limited to one direction (targets.py). The state of each
 port follows from the whole set of active faults, so faults on different targets may overlap; a second fault on the same
@@ -71,6 +71,7 @@ class Fault:
     delay_s: float = 0.0
     damage: float = 0.0
     mtu: int | None = None
+    trim: float = 0.0
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
