@@ -235,7 +235,7 @@ INSTALLED = \
 .PHONY: lock
 lock: ## choose anew the Python packages that an installation has inside
 	{ sed -n '/^#/p' scripts/deploy/requirements.txt; pip-compile --quiet --generate-hashes --strip-extras --no-annotate \
-		--no-header --no-emit-index-url --no-emit-trusted-host --output-file - setup.cfg; } >build/requirements.txt
+		--no-header --no-emit-find-links --no-emit-index-url --no-emit-trusted-host --output-file - setup.cfg; } >build/requirements.txt
 	mv build/requirements.txt scripts/deploy/requirements.txt
 
 .PHONY: man
@@ -254,7 +254,8 @@ uninstall: ## remove the installed files; same PREFIX, SYSCONFDIR and DESTDIR; t
 	$(if $(DESTDIR),,@echo "These stay until the next boot: mrc0 and tmrc0 (ip link del) and routes (ip route flush proto 77, and with ip -6)")
 
 .PHONY: deb
-deb: set-up ## build a Debian package with the files of `install`, in build/
+deb: ## build a Debian package with the files of `install`, in build/
+	@scripts/set-up --install
 	@rm -rf build/deb
 	@$(MAKE) install-python DESTDIR=$(CURDIR)/build/deb PREFIX=/usr
 	@$(MAKE) install-next-python install-files DESTDIR=$(CURDIR)/build/deb PREFIX=/usr
@@ -278,9 +279,14 @@ build/roots/%: scripts/deploy/debian/build
 	! debootstrap --variant=minbase --include=systemd,python3,python3-bpfcc,libbpf1,iproute2,iputils-ping $* $@.part \
 		"$$(apt-get indextargets --format '$$(SITE)' 'Created-By: Packages' | head -n 1)" >build/roots/$*.log || mv $@.part $@
 
+.PHONY: deb-clean
+deb-clean: set-up build/roots/bookworm ## build the package in the smallest Debian 12, where nothing of this machine gets into it
+	@if [ -d build/roots/bookworm ]; then scripts/deploy/debian/clean-build build/roots/bookworm build; \
+		else echo "No Debian 12 to build in (build/roots/bookworm.log): the package is built here"; $(MAKE) deb; fi
+
 # Not part of `test`: building the package takes half a minute.
 .PHONY: test-deb
-test-deb: deb build/roots/bookworm build/roots/trixie ## install, start, upgrade, remove and purge the package, here and on a bare Debian 12 and 13
+test-deb: set-up deb-clean build/roots/trixie ## install, start, upgrade, remove and purge the package, here and on a bare Debian 12 and 13
 	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/debian.py
 
 .PHONY: test-network-manager

@@ -4,6 +4,7 @@
 MrcdError                 has a message and, if one is known, a remedy (`hint`)
 ├── UsageError            the command line or the configuration is wrong        exit status 1
 │   ├── ConfigError
+│   │   └── UnknownHost
 │   └── TakesRestart
 └── MachineError          the daemon, the kernel or the machine refused         exit status 2
     ├── KernelError       has errno and the kernel's text for it
@@ -39,6 +40,10 @@ class UsageError(MrcdError):
 
 class ConfigError(UsageError):
     """The configuration file is wrong; nothing was changed."""
+
+
+class UnknownHost(ConfigError):
+    """The configuration file has no host of this name."""
 
 
 class TakesRestart(UsageError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Writes files in a thread: a disk that does not answer must not stop the event loop."""
+"""Writes files and the log in threads: a disk or journal that does not answer must not stop the event loop."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,8 @@ import logging
 import queue
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TextIO, TypeVar
 
 from mrcd.errors import MachineError
 
@@ -25,10 +26,10 @@ _END_S = 2.0
 class FileThread:
     """A thread that does jobs in their order. It does not keep the process from ending."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "files") -> None:
         self._is_stuck = False  # a job takes too long: nobody waits for those after it
         self._jobs: queue.Queue[Callable[[], object] | None] = queue.Queue(_MOST)
-        self._thread = threading.Thread(target=self._run, name="files", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def put(self, job: Callable[[], object]) -> bool:
@@ -81,6 +82,33 @@ class FileThread:
             except Exception:  # the next ones must be done
                 log.exception("a file was not written")
             self._is_stuck = False
+
+
+class LogThread(logging.Handler):
+    """Writes log lines to a stream in a thread. Lines for which it has no room are counted, and the count is logged."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream, self._lost = stream, 0
+        self._thread = FileThread("log")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Has a line written."""
+        lost = f"ERROR {self._lost} lines of this log are missing: nobody read it\n" if self._lost else ""
+        if self._thread.put(partial(self._write, f"{lost}{self.format(record)}\n")):
+            self._lost = 0
+        else:
+            self._lost += 1
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone
+            self._stream.write(text)
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Waits a moment for the lines that are waiting."""
+        self._thread.close()
+        super().close()
 
 
 def put_now(job: Callable[[], object]) -> bool:

@@ -18,8 +18,9 @@ import click
 from mrcd import __version__, heap
 from mrcd.config import cluster_file
 from mrcd.daemon.systemd import notify, report
-from mrcd.errors import ConfigError, MachineError, MrcdError
+from mrcd.errors import ConfigError, MachineError, MrcdError, UnknownHost
 from mrcd.fabric import topology
+from mrcd.file_thread import LogThread
 from mrcd.partial_imports import import_in_part
 from mrcd.state_dir import directory
 from mrcd.versions import SCHEMA_VERSION
@@ -81,7 +82,8 @@ def mrcd(
         return
     stamp = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "  # the journal adds its own time
     logging.getLogger("mrcd").setLevel(logging.DEBUG if verbose else logging.INFO)
-    logging.basicConfig(level=logging.WARNING, format=stamp + "%(levelname)s %(message)s", stream=sys.stderr)
+    lines = LogThread(sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format=stamp + "%(levelname)s %(message)s", handlers=[lines])
     # No deadline depends on this process. On a busy host it must not delay packets or ksoftirqd.
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     heap.use_one_arena()
@@ -97,8 +99,14 @@ def mrcd(
             loaded = asyncio.run(first_file(source, name))
             asyncio.run(serve(source, loaded, name, locked, bpffs, state_dir))
     except ConfigError as e:
-        e.exit_code = os.EX_CONFIG  # not 1, with which Python ends at errors that may pass: systemd tries again then
+        # Not 1, with which Python ends at errors that may pass: systemd tries again then. So it does if the file has no
+        # host of this machine's name: early in a boot that may be an image's.
+        if host or not isinstance(e, UnknownHost):
+            e.exit_code = os.EX_CONFIG
         raise
+    finally:
+        logging.getLogger().removeHandler(lines)
+        lines.close()
 
 
 def own_name() -> str:

@@ -30,6 +30,8 @@ from mrcd.fleet.member import FleetMember
 from mrcd.kernel.enums import EvState
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
+_BODY_MAX = 4 << 20  # bytes of a request: a cluster file of the most prefixes has less
+
 log = logging.getLogger("mrcd.api.server")
 
 LONGEST_WAIT_S = 60.0
@@ -74,7 +76,7 @@ class Api:
 
     def application(self) -> web.Application:
         """Return the application with all routes."""
-        app = web.Application(middlewares=[errors, rights])
+        app = web.Application(middlewares=[errors, rights], client_max_size=_BODY_MAX)
         app.add_routes(
             [
                 web.get("/v1/version", self.version),

@@ -25,7 +25,7 @@ from mrcd.config.sections import Auth, Fleet, Section, Switches
 from mrcd.config.sections import Granularity as Granularity
 from mrcd.config.sections import Health as Health
 from mrcd.config.sizes import MAX_EVS_PER_PEER, MAX_PLANES, MAX_PREFIXES, MAX_T0S, MAX_T1S
-from mrcd.errors import ConfigError
+from mrcd.errors import ConfigError, UnknownHost
 
 MAX_SEGMENTS = 6
 _MAX_CPUS = 8192  # NR_CPUS of the largest kernels
@@ -345,7 +345,7 @@ class Config(Section):
         raise ValueError(f"classes: {network} is not within any host's prefixes")
 
     def host(self, name: str) -> Host:
-        """Returns the host of a name, qualified or not. Raises ConfigError if the file has none, or several."""
+        """Returns the host of a name, qualified or not. Raises UnknownHost if the file has none, or several."""
         for h in self.hosts:
             if h.name == name:
                 return h
@@ -353,7 +353,7 @@ class Config(Section):
         if len(first) == 1 and ("." in name) != ("." in first[0].name):  # one is short: they do not contradict
             return first[0]
         some = ", ".join(h.name for h in self.hosts[:5])
-        raise ConfigError(
+        raise UnknownHost(
             f"the configuration has no host named {name!r}",
             hint=f"it has the hosts {some}{', …' if len(self.hosts) > 5 else ''}; set [[hosts]] name to this host's "
             "`hostname`, or start mrcd with --host NAME",

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mrcd.config.sizes import MAX_PREFIXES
 from mrcd.errors import KernelError, MachineError, MrcdError
 from mrcd.fabric.topology import Plan
 from mrcd.kernel import abi, btf, features, libbpf
@@ -322,10 +323,18 @@ class Dataplane(Links):
     # ---- prefixes ----
 
     def set_prefixes(self, wanted: dict[bytes, int]) -> None:
-        """Makes the overlay trie hold exactly `wanted`: key of struct mrc_prefix → host id and policy."""
+        """Makes the overlay trie hold exactly `wanted`: key of struct mrc_prefix → host id and policy.
+
+        New keys first, so that traffic finds one all the time, unless the trie has no room for old and new ones.
+        """
+        present = set(libbpf.keys(self._prefix_fd, abi.PREFIX.itemsize))
+        obsolete = present - wanted.keys()
+        has_room = len(present | wanted.keys()) <= MAX_PREFIXES
+        for key in () if has_room else obsolete:
+            libbpf.delete_elem(self._prefix_fd, key)
         for key, host_id in wanted.items():
             libbpf.update_elem(self._prefix_fd, key, struct.pack("I", host_id))
-        for key in [k for k in libbpf.keys(self._prefix_fd, abi.PREFIX.itemsize) if k not in wanted]:
+        for key in obsolete if has_room else ():
             libbpf.delete_elem(self._prefix_fd, key)
         # A new epoch makes the programs discard cached results of the trie.
         node = np.frombuffer(libbpf.lookup_elem(self._node_fd, bytes(4), abi.NODE.itemsize) or b"", abi.NODE).copy()

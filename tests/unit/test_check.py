@@ -2,6 +2,7 @@
 """Tests `mrcd --check`: it validates, prints the plan, and changes nothing; errors are one message and an exit code."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -161,3 +162,13 @@ def test_a_closed_pipe_causes_no_traceback(tmp_path: Path) -> None:
     child.stdout.close()
     _, err = child.communicate(timeout=30)
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("host", "code"), [(None, 1), ("h9", os.EX_CONFIG)])
+def test_a_machine_may_get_its_own_name_later(file: Path, tmp_path: Path, host: str | None, code: int) -> None:
+    """systemd starts mrcd again after any status but EX_CONFIG; --host will not change."""
+    program = "import socket; socket.gethostname = lambda: 'image'; from mrcd.main import main; main()"
+    options = ["--config", file, "--run-dir", tmp_path / "run", "--state-dir", tmp_path]
+    options += ["--host", host] if host else []
+    done = subprocess.run([sys.executable, "-c", program, *map(str, options)], capture_output=True, text=True)
+    assert (done.returncode, "the configuration has no host named" in done.stderr) == (code, True)

@@ -2,6 +2,7 @@
 """Tests the thread that writes files: a disk that does not answer delays nobody for long, and loses what it must."""
 
 import asyncio
+import io
 import logging
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from mrcd import file_thread
 from mrcd.errors import KernelError, MachineError
-from mrcd.file_thread import FileThread
+from mrcd.file_thread import FileThread, LogThread
 from mrcd.health.event_file import EventFile
 from mrcd.health.events import EventLog
 
@@ -93,3 +94,34 @@ def test_lines_of_events_that_a_disk_does_not_take_are_counted(
     assert len(path.read_text().splitlines()) == 4
     assert "7 events are missing there" in caplog.text
     assert len(log.newest(100)) == 11
+
+
+class Journal(io.StringIO):
+    """A journal that reads once the disk answers."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    def write(self, text: str) -> int:
+        self._disk.write(text)
+        return super().write(text)
+
+
+def test_a_journal_that_reads_nothing_costs_lines_but_no_time(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_thread, "_MOST", 3)
+    journal = Journal(disk)
+    handler, log = LogThread(journal), logging.Logger("test")
+    log.addHandler(handler)
+    for n in range(10):
+        log.info("line %d", n)
+    disk.answers.set()
+    while len(disk.written) < 3:
+        pass
+    log.info("later")
+    handler.close()
+    text = journal.getvalue()
+    assert text.startswith("line 0\nline 1\n")
+    assert text.endswith("later\n")
+    lost = int(text.split("ERROR ")[1].split()[0])
+    assert text.count("line ") + lost == 10

@@ -93,14 +93,21 @@ def test_the_example_shows_the_defaults() -> None:
 
 def test_the_unit_leaves_the_data_plane_alone() -> None:
     lines = (DEPLOY / "mrcd.service").read_text().splitlines()
-    for line in ("Type=notify", "KillMode=process", "Restart=on-failure"):
+    for line in ("Type=notify", "KillMode=process", "Restart=on-failure", "LimitCORE=0"):
         assert line in lines
     # Otherwise it would be emptied at every stop, with the files that mrcctl reads while mrcd is down.
     assert "RuntimeDirectoryPreserve=yes" in lines
 
 
 @pytest.mark.parametrize(
-    "script", ["scripts/set-up", "scripts/deploy/debian/build", "scripts/deploy/prolog-slurmctld", ".ci/run"]
+    "script",
+    [
+        "scripts/set-up",
+        "scripts/deploy/debian/build",
+        "scripts/deploy/debian/clean-build",
+        "scripts/deploy/prolog-slurmctld",
+        ".ci/run",
+    ],
 )
 def test_shell_scripts(script: str) -> None:
     path = ROOT / script
