@@ -192,6 +192,13 @@ def test_prefixes_are_counted(bench: Bench, prefixes: int) -> None:
     assert bench.tables.fill()["prefixes"] == (prefixes, MAX_PREFIXES)
 
 
+def test_prefixes_are_replaced_by_more_than_fit_beside_them(bench: Bench) -> None:
+    keys = [prefix_key((n << 12).to_bytes(4, "big"), 20) for n in range(MAX_PREFIXES)]
+    for some in (keys, keys[:1], keys[1:]):
+        bench.dataplane.set_prefixes(dict.fromkeys(some, H2))
+        assert bench.tables.fill()["prefixes"] == (len(some), MAX_PREFIXES)
+
+
 def test_no_pins_is_an_error_with_a_remedy(bench: Bench) -> None:
     with pytest.raises(MachineError, match="No such file") as error:
         attachments.links(bench.dataplane.pins / "nowhere")
