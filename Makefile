@@ -281,10 +281,11 @@ build/roots/%: scripts/deploy/debian/build
 
 .PHONY: deb-clean
 deb-clean: set-up build/roots/bookworm ## build the package in the smallest Debian 12, where nothing of this machine gets into it
-	@if [ -d build/roots/bookworm ]; then scripts/deploy/debian/clean-build build/roots/bookworm build; \
-		else echo "No Debian 12 to build in (build/roots/bookworm.log): the package is built here"; $(MAKE) deb; fi
+	@[ ! -d build/roots/bookworm ] || scripts/deploy/debian/clean-build build/roots/bookworm build
+	@[ -d build/roots/bookworm ] || echo "No Debian 12 to build in (build/roots/bookworm.log): the package is built here"
+	@[ -d build/roots/bookworm ] || $(MAKE) deb
 
-# Not part of `test`: building the package takes half a minute.
+# Not part of `test`: building the package takes minutes.
 .PHONY: test-deb
 test-deb: set-up deb-clean build/roots/trixie ## install, start, upgrade, remove and purge the package, here and on a bare Debian 12 and 13
 	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/debian.py

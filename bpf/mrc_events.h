@@ -87,7 +87,7 @@ enum mrc_drop {
 	MRC_DROP_TOO_BIG, /* push: longer than the inner MTU */
 	MRC_DROP_PUSH_FAILED, /* push: the kernel refused to make room */
 	MRC_DROP_PROBE_FAILED, /* probe: a packet's clone could not be made a probe */
-	MRC_DROP_TRUNCATED, /* pop: shorter than its headers say */
+	MRC_DROP_TRUNCATED, /* pop: outer headers not whole, or their lengths differ; or a probe is shorter than they say */
 	MRC_DROP_BAD_VERSION, /* pop: another wire version */
 	MRC_DROP_BAD_TYPE, /* pop: unknown type */
 	MRC_DROP_BAD_SRH, /* pop: segments left, or a malformed SRH */

@@ -130,8 +130,8 @@ static __always_inline int is_udp(const void *inner, const void *end)
 	return (ip->version == 4 ? ip->protocol : ((const struct ipv6hdr *)inner)->nexthdr) == IPPROTO_UDP;
 }
 
-/* Return 1 if a packet has less than `length` bytes according to its IP header, or not even that. A length of 0 is that of
- * a burst beyond 64 KiB.
+/* Return 1 if less than a packet has arrived, `length` bytes: its IP header says more, or is not whole. In a burst beyond
+ * 64 KiB it says 0.
  */
 static __always_inline int is_cut(const void *inner, const void *end, __u32 length)
 {

@@ -43,7 +43,7 @@ class ConfigError(UsageError):
 
 
 class UnknownHost(ConfigError):
-    """The configuration file has no host of this name."""
+    """The configuration file has no host of this name, or several."""
 
 
 class TakesRestart(UsageError):

@@ -4,11 +4,12 @@
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 from mrcd.errors import MachineError
 
@@ -85,28 +86,41 @@ class FileThread:
 
 
 class LogThread(logging.Handler):
-    """Writes log lines to a stream in a thread. Lines for which it has no room are counted, and the count is logged."""
+    """Writes log lines to a file descriptor in a thread. Lines for which it has no room are counted.
 
-    def __init__(self, stream: TextIO) -> None:
+    Not to a stream: whoever waits in a write would hold its lock, also while the process ends.
+    """
+
+    def __init__(self, fd: int) -> None:
         super().__init__()
-        self._stream, self._lost = stream, 0
+        self._fd, self._lost = fd, 0
         self._thread = FileThread("log")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Has a line written."""
-        lost = f"ERROR {self._lost} lines of this log are missing: nobody read it\n" if self._lost else ""
-        if self._thread.put(partial(self._write, f"{lost}{self.format(record)}\n")):
+        try:
+            line = self.format(record)
+        except Exception:  # wrong arguments of a log call
+            self.handleError(record)
+            return
+        if self._thread.put(partial(self._write, f"{self._missing()}{line}\n")):
             self._lost = 0
         else:
             self._lost += 1
 
+    def _missing(self) -> str:
+        return f"ERROR {self._lost} lines of this log are missing: nobody read it\n" if self._lost else ""
+
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # its reader is gone
-            self._stream.write(text)
-            self._stream.flush()
+        left = text.encode(errors="backslashreplace")
+        with contextlib.suppress(OSError):  # its reader is gone
+            while left:
+                left = left[os.write(self._fd, left) :]
 
     def close(self) -> None:
         """Waits a moment for the lines that are waiting."""
+        if self._lost:
+            self._thread.put(partial(self._write, self._missing()))
         self._thread.close()
         super().close()
 

@@ -82,11 +82,11 @@ def mrcd(
         return
     stamp = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "  # the journal adds its own time
     logging.getLogger("mrcd").setLevel(logging.DEBUG if verbose else logging.INFO)
-    lines = LogThread(sys.stderr)
-    logging.basicConfig(level=logging.WARNING, format=stamp + "%(levelname)s %(message)s", handlers=[lines])
     # No deadline depends on this process. On a busy host it must not delay packets or ksoftirqd.
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
-    heap.use_one_arena()
+    heap.use_one_arena()  # before any thread: also that of the log, which has this priority
+    handlers = [LogThread(sys.stderr.fileno())]
+    logging.basicConfig(level=logging.WARNING, format=stamp + "%(levelname)s %(message)s", handlers=handlers)
     faulthandler.enable()  # systemd's watchdog sends SIGABRT to a daemon that hangs: the log then shows the stacks
     for package in ("aiohttp", "pyroute2"):
         import_in_part(package)
@@ -104,9 +104,6 @@ def mrcd(
         if host or not isinstance(e, UnknownHost):
             e.exit_code = os.EX_CONFIG
         raise
-    finally:
-        logging.getLogger().removeHandler(lines)
-        lines.close()
 
 
 def own_name() -> str:
@@ -224,7 +221,8 @@ def plan_text(plan: topology.Plan) -> str:
 def main() -> None:
     """Runs the command, and prints an error as one message.
 
-    Exits with 1 for usage and --check, 78 for the configuration of a daemon, 2 for the machine.
+    Exits with 1 for usage, --check and a host name that the file lacks, 78 for the configuration of a daemon, 2 for the
+    machine.
     """
     try:
         code = mrcd(standalone_mode=False)

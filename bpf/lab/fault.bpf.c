@@ -36,7 +36,7 @@ struct fault_settings {
 
 /* Written by the program; all ports of one fault share it. Counters in fault_program.py has the same members. */
 struct fault_counters {
-	__u64 passed; /* skbs that were subject to the fault and passed, marked, damaged or trimmed or not */
+	__u64 passed; /* skbs that were subject to the fault and passed, whole or not */
 	__u64 dropped; /* skbs */
 	__u64 marked; /* skbs */
 	__u64 damaged; /* skbs */

@@ -30,7 +30,7 @@ from mrcd.fleet.member import FleetMember
 from mrcd.kernel.enums import EvState
 from mrcd.versions import ABI_VERSION, SCHEMA_VERSION, WIRE_VERSION
 
-_BODY_MAX = 4 << 20  # bytes of a request: a cluster file of the most prefixes has less
+_BODY_MAX = 8 << 20  # bytes of a request; etcd takes a file of 1.5 MiB by default
 
 log = logging.getLogger("mrcd.api.server")
 

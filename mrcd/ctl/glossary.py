@@ -38,7 +38,7 @@ DROPS = {
     "too_big": "push: longer than the inner MTU",
     "push_failed": "push: the kernel refused to make room",
     "probe_failed": "probe: a probe could not be made of a packet's clone",
-    "truncated": "pop: shorter than its headers say",
+    "truncated": "pop: its outer headers are not whole, or their lengths differ; or a probe is shorter than they say",
     "bad_version": "pop: another wire version",
     "bad_type": "pop: unknown type",
     "bad_srh": "pop: segments left, or a malformed SRH",

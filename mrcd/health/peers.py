@@ -7,7 +7,6 @@ Rows are host ids, as in the tables.
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,6 @@ from mrcd.kernel.pinned import CHANGING, Tables, is_detached, wire_of
 
 GRACE_S = 3.0  # hosts of a cluster start together, so silence right after a start is not reported
 _UNKNOWN_HEAD = np.uint64(2**64 - 1)  # no status has been read yet
-EACH = 64  # peers with an event each, of those to which the same happens at once
-_NAMED = 5
 _STEADY_NS = 2_000_000_000  # routes are changed when the usable EVs have not changed for this time
 
 
@@ -45,7 +42,6 @@ class PeerWatch:
         self._is_routed = True  # no peer's usable EVs differed from those of its routes
         self._steady_ns = np.zeros(n, np.int64)  # time of the last change of a peer's usable EVs
         self._started = time.monotonic()
-        self._found: dict[str, list[tuple[str, dict[str, Any]]]] = {}  # in this check, by what has changed
 
     def take_over(self, before: "PeerWatch", replaced_hosts: AbstractSet[int] = frozenset()) -> None:
         """Takes over what was known of the peers under an earlier plan, except of `replaced_hosts`."""
@@ -98,23 +94,6 @@ class PeerWatch:
         silent = self._tables.watches["silent"][rows] != 0
         if silent.any() or self.silent:
             self._note_silence(set(rows[silent].tolist()), set(rows[~silent].tolist()))
-        self._log()
-
-    def _note(self, peer: str, **event: Any) -> None:
-        self._found.setdefault(repr(event), []).append((peer, event))
-
-    def _log(self) -> None:
-        """Logs what was found: an event per peer, or one for all where the same has happened to many."""
-        for found in self._found.values():
-            if len(found) <= EACH:
-                for peer, event in found:
-                    self._events.add("peer", peer=peer, **event)
-                continue
-            some = ", ".join(peer for peer, _ in found[:_NAMED])
-            event = dict(found[0][1])
-            evidence = {"peers": len(found), "first": some} | event.pop("evidence", {})
-            self._events.add("peer", evidence=evidence, **event)
-        self._found.clear()
 
     def _note_statuses(self, rows: NDArray[np.int64]) -> None:
         """Logs the peers whose status or plane mask in probes has changed."""
@@ -130,10 +109,10 @@ class PeerWatch:
                 is_first_look = word_before == _UNKNOWN_HEAD  # after a start: that a peer is attached is no news
                 if heard and not (is_first_look and not status & abi.STATUS_DETACHED):
                     after = "detached" if status & abi.STATUS_DETACHED else "attached"
-                    self._note(name, reason="port_status", after=after)
+                    self._events.add("peer", peer=name, reason="port_status", after=after)
             else:
                 up = [p for p in range(self._config.planes) if plane_mask & (1 << p)]
-                self._note(name, reason="port_status", evidence={"planes_up": up})
+                self._events.add("peer", peer=name, reason="port_status", evidence={"planes_up": up})
             self._changed(row)
 
     def _note_versions(self, rows: NDArray[np.int64]) -> None:
@@ -142,7 +121,7 @@ class PeerWatch:
         self._known_wires[rows] = now
         for index in np.flatnonzero((before != now) & (self._tables.peers["heard_ns"][rows] > 0)).tolist():
             row, words = int(rows[index]), [_words(int(version)) for version in (before[index], now[index])]
-            self._note(self.names[row], reason="wire_version", before=words[0], after=words[1])
+            self._events.add("peer", peer=self.names[row], reason="wire_version", before=words[0], after=words[1])
             self._changed(row)
 
     def _note_usable(self, rows: NDArray[np.int64], now: int) -> None:
@@ -165,8 +144,8 @@ class PeerWatch:
         """Logs the peers that have stopped answering, and those that answer again."""
         if time.monotonic() - self._started > GRACE_S:
             for row in silent - self.silent:
-                self._note(self.names[row], reason="no_replies", after="unreachable")
+                self._events.add("peer", peer=self.names[row], reason="no_replies", after="unreachable")
             self.silent |= silent
         for row in heard & self.silent:
-            self._note(self.names[row], reason="replies", after="reachable")
+            self._events.add("peer", peer=self.names[row], reason="replies", after="reachable")
         self.silent -= heard

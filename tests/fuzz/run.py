@@ -54,7 +54,7 @@ PLANTED = {
     "probes": Planted("apply_reply.h", "if (reply_tag(key[0], key[1], scratch) != c->mrc.auth)", "if (0)"),
     "icmp": Planted("icmp.h", "if (!TAKE(c, ip6))", "ip6 = c->at, c->at = ip6 + 1;\n\tif (0)"),
     "push": Planted("inner.h", "if (!TAKE(&c, ip6))", "ip6 = c.at;\n\t\tif (0)"),
-    "pop": Planted("headers.h", "if ((void *)(in6 + 1) > end)", "if (0)"),
+    "pop": Planted("parse.h", "if ((void *)(ip + 1) > end)\n\t\treturn 1;", "if (0)\n\t\treturn 1;"),
     "copies": Planted("replicate.h", "if (is_forgotten(", "if (0 && is_forgotten("),
 }
 

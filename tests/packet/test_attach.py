@@ -193,8 +193,8 @@ def test_prefixes_are_counted(bench: Bench, prefixes: int) -> None:
 
 
 def test_prefixes_are_replaced_by_more_than_fit_beside_them(bench: Bench) -> None:
-    keys = [prefix_key((n << 12).to_bytes(4, "big"), 20) for n in range(MAX_PREFIXES)]
-    for some in (keys, keys[:1], keys[1:]):
+    keys = [prefix_key((n << 12).to_bytes(4, "big"), 20) for n in range(2 * MAX_PREFIXES)]
+    for some in (keys[:MAX_PREFIXES], keys[MAX_PREFIXES:], keys[:1], keys[1:MAX_PREFIXES]):
         bench.dataplane.set_prefixes(dict.fromkeys(some, H2))
         assert bench.tables.fill()["prefixes"] == (len(some), MAX_PREFIXES)
 

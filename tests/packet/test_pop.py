@@ -232,7 +232,7 @@ def test_no_wrong_srh_is_popped(bench: Bench, hook: Hook) -> None:
 @versions
 @all_encapsulations
 @pytest.mark.parametrize("rewritten", [False, True], ids=["lengths-kept", "lengths-rewritten"])
-@pytest.mark.parametrize("left", [0, 19, 64, 127], ids="{}-left".format)
+@pytest.mark.parametrize("left", [0, 19, 39, 64, 127], ids="{}-left".format)
 def test_a_trimmed_packet_has_arrived_and_found_congestion(
     bench: Bench, hook: Hook, version: int, left: int, *, rewritten: bool
 ) -> None:

@@ -2,8 +2,12 @@
 """Tests the thread that writes files: a disk that does not answer delays nobody for long, and loses what it must."""
 
 import asyncio
-import io
+import contextlib
+import fcntl
 import logging
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,32 +100,29 @@ def test_lines_of_events_that_a_disk_does_not_take_are_counted(
     assert len(log.newest(100)) == 11
 
 
-class Journal(io.StringIO):
-    """A journal that reads once the disk answers."""
-
-    def __init__(self, disk: Disk) -> None:
-        super().__init__()
-        self._disk = disk
-
-    def write(self, text: str) -> int:
-        self._disk.write(text)
-        return super().write(text)
-
-
-def test_a_journal_that_reads_nothing_costs_lines_but_no_time(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_reads_nothing_costs_lines_but_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_thread, "_MOST", 3)
-    journal = Journal(disk)
-    handler, log = LogThread(journal), logging.Logger("test")
+    journal, fd = os.pipe()
+    os.set_blocking(journal, False)
+    os.write(fd, bytes(fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)))  # it is full
+    handler, log = LogThread(fd), logging.Logger("test")
     log.addHandler(handler)
     for n in range(10):
         log.info("line %d", n)
-    disk.answers.set()
-    while len(disk.written) < 3:
-        pass
-    log.info("later")
+    text = ""
+    while "line 0\n" not in text:
+        with contextlib.suppress(BlockingIOError):
+            text += os.read(journal, 1 << 20).decode().strip("\0")
+    log.info("wrong %d", "argument")
     handler.close()
-    text = journal.getvalue()
-    assert text.startswith("line 0\nline 1\n")
-    assert text.endswith("later\n")
+    text += os.read(journal, 1 << 20).decode()
+    os.close(journal)
+    os.close(fd)
     lost = int(text.split("ERROR ")[1].split()[0])
     assert text.count("line ") + lost == 10
+
+
+def test_the_traceback_of_an_unexpected_error_is_logged() -> None:
+    program = "import sys; sys.modules['mrcd.daemon.run_dir'] = None; from mrcd.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", program, "--verbose", "--host", "h0"], capture_output=True, text=True)
+    assert "Traceback" in done.stderr

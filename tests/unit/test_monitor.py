@@ -148,19 +148,6 @@ def test_a_silent_peer_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert b.monitor.peerwatch.silent == {1}
 
 
-def test_many_peers_that_fall_silent_at_once_are_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "GRACE_S", -1.0)
-    monkeypatch.setattr(peers, "EACH", 1)
-    b = Bench()
-    count = len(b.said("peer"))
-    b.arrays.watches["silent"][[1, 3]] = 1
-    b.look()
-    b.look()
-    assert [(e["peer"], e["to"], e["evidence"]) for e in b.said("peer")[count:]] == [
-        (None, "unreachable", {"peers": 2, "first": "h1, h3"})
-    ]
-
-
 # ---- when the tick runs ----
 
 

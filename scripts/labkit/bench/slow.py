@@ -2,8 +2,8 @@
 """Measures whether a slow plane costs a flow more than it adds: at the own NIC, a T0–T1 link, the T1s, the peer's NIC.
 
 All links have the same rate, which one CPU can fill. For each element the flow runs without the plane (a link: as it
-is), and then with the element at 1/100, 1/40, 1/10 and 1/2 of the rate. At last, packet by packet, all T1s of the plane
-cut the ends of some packets off, as congested switches do.
+is), and then with the element at 1/100, 1/40, 1/10 and 1/2 of the rate. In the end, packet by packet, all T1s of the
+plane cut the ends of some packets off, as congested switches do.
 """
 
 from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, evs_of
@@ -21,7 +21,7 @@ RATE_MBIT = 400
 PARTS = (100, 40, 10, 2)  # a slow element has this part of the rate
 PLANE = 1
 LEAST = 0.97  # of the goodput without the plane
-FAIR = 0.25  # a fourth plane's share
+FAIR = 0.25  # share of one plane of four
 TRIM = 0.05  # of the plane's packets
 _TRIMMED_S = 60.0
 _BEGIN_S = 0.5
@@ -55,6 +55,7 @@ def measure(lab: Lab, options: Options) -> Result:
             bounds.append(Bound(words, LEAST, "", is_least=True).judge(rows[-1]["ratio"]))
     trimmed = _trimmed(lab, elements["all T1s"], seconds if options.short else _TRIMMED_S)
     bounds += [
+        Bound(f"{percent(TRIM)} trimmed: trimmed packets", 1, "", is_least=True).judge(trimmed["trimmed_skbs"]),
         Bound(f"{percent(TRIM)} trimmed: EVs that are ASSUMED_BAD", 0, "").judge(trimmed["demotions"]),
         Bound(f"{percent(TRIM)} trimmed: share of the plane", FAIR, "_ratio").judge(trimmed["share_ratio"]),
         Bound(f"{percent(TRIM)} trimmed: goodput by that without the plane", 1, "", is_least=True).judge(
@@ -90,7 +91,7 @@ def _compared(lab: Lab, without: float, seconds: float) -> Document:
     mean, retransmitted = _goodput(lab, seconds)
     sent = [after - before for before, after in zip(sent, _sent(lab), strict=True)]
     return {
-        "without_bits_per_s": without, "with_bits_per_s": mean, "ratio": round(mean / without, 3),
+        "without_bits_per_s": without, "with_bits_per_s": mean, "ratio": mean / without,
         "share_ratio": sent[PLANE] / sum(sent), "retransmitted_segments": retransmitted,
     }  # fmt: skip
 
