@@ -117,8 +117,14 @@ class LogThread(logging.Handler):
             while left:
                 left = left[os.write(self._fd, left) :]
 
-    def close(self) -> None:
+    def flush(self) -> None:
         """Waits a moment for the lines that are waiting."""
+        done = threading.Event()
+        if self._thread.put(done.set):
+            done.wait(_END_S)
+
+    def close(self) -> None:
+        """The same, and ends the thread."""
         if self._lost:
             self._thread.put(partial(self._write, self._missing()))
         self._thread.close()

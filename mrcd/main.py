@@ -232,13 +232,20 @@ def main() -> None:
         e.show()
         code = 1
     except MrcdError as e:
-        click.echo(f"mrcd: {e}", err=True)
+        _say(f"mrcd: {e}")
         code = e.exit_code
     except Exception as e:  # exit status 2 makes systemd restart the daemon
         while isinstance(e, ExceptionGroup):
             e = e.exceptions[0]
         log.debug("", exc_info=e)
         what = e if isinstance(e, MrcdError) else f"unexpected {type(e).__name__}: {e}"
-        click.echo(f"mrcd: {what}\n  hint: --verbose logs the traceback; the data plane keeps forwarding", err=True)
+        _say(f"mrcd: {what}\n  hint: --verbose logs the traceback; the data plane keeps forwarding")
         code = 2
     sys.exit(code or 0)
+
+
+def _say(text: str) -> None:
+    """Prints an error behind what was logged before."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    click.echo(text, err=True)

@@ -68,7 +68,9 @@ def server(fabric: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
             wait_until("both are missed", lambda: all(made.query(q) for q in down))
             _start(fabric, "h2")
             wait_until("h2 is scraped again", lambda: not made.query(down[1]))
-            wait_until("what it lost is judged", lambda: made.query("instance_plane:mrc_loss:ratio1m > 0"))
+            wait_until(
+                "what it lost is judged", lambda: made.query("max_over_time(instance_plane:mrc_loss:ratio1m[10m]) > 0")
+            )
             wait_until("the newest is scraped", lambda: made.query('mrc_ev_state_timestamp_seconds{ev="6"}'))
         yield made
         fabric.heal()
