@@ -3,8 +3,8 @@
  *
  * scripts/lab attaches it at tc ingress or egress of switch ports. It affects only forwarded packets: neighbour
  * discovery and link-local traffic pass, so links stay up and neighbours stay resolved. The unit is an skb: a GSO
- * super-packet is dropped or marked as a whole, damaged in one byte, and never trimmed. Passing packets continue (TC_ACT_UNSPEC),
- * because several faults can share one port.
+ * super-packet is dropped or marked as a whole, damaged in one byte, and never trimmed. Passing packets continue
+ * (TC_ACT_UNSPEC), because several faults can share one port.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -19,7 +19,7 @@
 #define SENDERS 256 /* at least as many as a lab has hosts; a power of two */
 #define TRIMMED 256 /* bytes that trimming leaves, with the Ethernet header */
 #define ADJUST_ROOM_MAX 0xfff /* bytes that bpf_skb_adjust_room() removes at most */
-#define TRIM_STEPS 3 /* for 9,000 bytes */
+#define TRIM_STEPS 3 /* for jumbo frames */
 #define ECN_FIELD 0x30 /* in an IPv6 header's second byte: the two low bits of the traffic class */
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -148,7 +148,7 @@ static __always_inline int trim(struct __sk_buff *skb)
 	struct outer o = {};
 	__u32 cut = skb->len - TRIMMED, part, step;
 
-	if (skb->gso_size || skb->len <= TRIMMED || !find_headers(skb, &o))
+	if (skb->gso_size || skb->len <= TRIMMED || cut > TRIM_STEPS * ADJUST_ROOM_MAX || !find_headers(skb, &o))
 		return 0;
 	o.ip6->payload_len = bpf_htons(bpf_ntohs(o.ip6->payload_len) - cut);
 	o.udp->len = bpf_htons(bpf_ntohs(o.udp->len) - cut);

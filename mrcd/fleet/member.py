@@ -92,7 +92,7 @@ class FleetMember:
         fleet = self.source.fleet
         if not fleet.etcd:
             raise UsageError("this host is in no fleet", hint="name etcd's endpoints in [fleet] etcd, and reload")
-        if self._etcd is None:
+        if self._etcd is None or self.away not in (None, _UNKNOWN):  # also while it tries to connect again
             raise EtcdAway(f"etcd is away: {self.away}", hint="nothing changes until it is back; see mrcd's log")
         return self._etcd, Keys(fleet.prefix)
 

@@ -4,7 +4,7 @@
 A machine's root is a directory behind a temporary overlay: this machine's own root, or the smallest system of a Debian
 with what the package depends on (build/roots/). systemd is its PID 1, and only the lab is in its network, so it
 downloads nothing. Only the upgrade from one Debian to the next does. It is not part of `make test`: building the
-package takes half a minute, and the systems two minutes.
+package, in a system of its own, takes a minute, and the systems two.
 """
 
 import json

@@ -199,8 +199,8 @@ def test_without_etcd_daemons_restart_and_go_on_with_what_they_knew(lab: Lab, wh
         assert not mrcctl(lab, "h3", "config", "diff")["changed"]
         load.go_on()
         assert load.finish()[1] == 0
-    # The first between the daemon's tries to connect, the other during one.
-    assert re.search("etcd is away|no endpoint of etcd answers", refused(lab, "h0", "deny", "t1:0:0"))
+    wait_until("h0 knows why", lambda: "no endpoint" in mrcctl(lab, "h0", "status")["fleet"]["away"])
+    assert "etcd is away" in refused(lab, "h0", "deny", "t1:0:0")
     whole.start()
     wait_until("etcd answers all hosts", lambda: all(_connected(lab, h) for h in lab.fabric.hosts))
     assert fleet(lab, "h0", "status")["file"]["generation"] == generation
