@@ -72,16 +72,17 @@ def sentence(event: Mapping[str, Any]) -> str:
     change = f"{text(event.get('from'))} → {text(event.get('to'))}, " if event.get("from") or event.get("to") else ""
     named, evidence = _named_target(event), event.get("evidence") or {}
     subject = f"{event['kind']} {named}" if named else location(event) or text(event.get("kind"))
-    if is_sum_of_evs(event):
-        subject = f"{evidence.get('evs')} EVs to {evidence['peers']} peers, {subject}"
+    if is_sum(event):
+        of_evs = f"{evidence.get('evs')} EVs to {evidence['peers']} peers, {subject}"
+        subject = of_evs if event["kind"] == "ev" else f"{evidence['peers']} peers"
     error = evidence.get("error")
     why = f"{text(event.get('reason'))}: {error}" if error else text(event.get("reason"))
     return f"{moment(event.get('time'))} UTC {subject}: {change}{why}"
 
 
-def is_sum_of_evs(event: Mapping[str, Any]) -> bool:
-    """Return whether an event is the sum of changes of many EVs (health/event_reader.py)."""
-    return event.get("kind") == "ev" and "peers" in (event.get("evidence") or {})
+def is_sum(event: Mapping[str, Any]) -> bool:
+    """Return whether an event is the sum of changes of many EVs or peers (health/event_reader.py, peers.py)."""
+    return event.get("kind") in ("ev", "peer") and "peers" in (event.get("evidence") or {})
 
 
 def _named_target(event: Document) -> object:

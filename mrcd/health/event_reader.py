@@ -9,7 +9,7 @@ import numpy as np
 
 from mrcd.config.cluster_file import Health
 from mrcd.fabric.topology import Peer
-from mrcd.health.events import EventLog, evidence
+from mrcd.health.events import Budget, EventLog, evidence
 from mrcd.health.probe_pace import hold_down_ns
 from mrcd.kernel import abi
 from mrcd.kernel.dataplane import Dataplane
@@ -17,8 +17,6 @@ from mrcd.kernel.enums import EvState, Reason
 from mrcd.kernel.pinned import Tables
 
 _MS = 1_000_000
-_AT_ONCE, _EACH_NS = 256, 10_000_000
-"""EVs whose changes are events of their own: so many at once, and then one in each interval."""
 _SHARED_REASONS = (Reason.OVERDUE, Reason.ICMP_ERROR)  # the same as in transit() of bpf/states.h
 
 
@@ -33,7 +31,7 @@ class Listener:
         self._unlogged: deque[np.void] = deque()
         # (row, EV) → evidence that the daemon adds to the next event of that reason
         self.added_evidence: dict[tuple[int, int], tuple[Reason, Mapping[str, object]]] = {}
-        self._left, self._filled_ns = float(_AT_ONCE), 0
+        self._budget, self._starts = Budget(), Budget()  # of events that are no news: EVs that a start has probed
         # (plane, T1, state before, state after, reason) → the changes that have no events of their own
         self._summed: dict[tuple[int, int | None, int, int, Reason], list[np.void]] = {}
         self.drain()
@@ -66,7 +64,10 @@ class Listener:
         if peer is None or place is None:  # the event belongs to an earlier configuration
             return
         added_for, added = self.added_evidence.pop((row, number), (reason, {}))
-        if not self._may_log(record, reason):
+        if reason is Reason.PROBED:
+            if not self._starts.take(int(record["ns"])):
+                return
+        elif not self._budget.take(int(record["ns"])):
             key = (*place, int(record["before"]), int(record["after"]), reason)
             self._summed.setdefault(key, []).append(record)
             return
@@ -82,21 +83,6 @@ class Listener:
             evidence={**self._evidence(record, reason), **(added if added_for is reason else {})},
             monotonic_ns=int(record["ns"]),
         )
-
-    def _may_log(self, record: np.void, reason: Reason) -> bool:
-        """Returns whether a change gets an event of its own: a dead T1 among thousands of peers is one cause.
-
-        Events of EVs that a start has probed are no news, and always kept apart.
-        """
-        if reason is Reason.PROBED:
-            return True
-        now_ns = int(record["ns"])
-        self._left = min(_AT_ONCE, self._left + max(0, now_ns - self._filled_ns) / _EACH_NS)
-        self._filled_ns = max(now_ns, self._filled_ns)
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
     def log_sums(self) -> None:
         """Logs the changes that have no events of their own: one event for all that have the same place and reason."""

@@ -121,6 +121,27 @@ class EventLog:
         return [e for e in self._events if e["id"] > last_id]
 
 
+class Budget:
+    """The events of one source that are added one by one: so many at once, and then one in each interval.
+
+    A switch that thousands of peers share is one cause: what is above is summed by its source.
+    """
+
+    AT_ONCE, EACH_NS = 256, 10_000_000
+
+    def __init__(self) -> None:
+        self._left, self._filled_ns = float(self.AT_ONCE), 0
+
+    def take(self, now_ns: int) -> bool:
+        """Returns whether an event of this time may be added; if so, charges it."""
+        self._left = min(self.AT_ONCE, self._left + max(0, now_ns - self._filled_ns) / self.EACH_NS)
+        self._filled_ns = max(now_ns, self._filled_ns)
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 def utc(monotonic_ns: int) -> str:
     """Returns a time of CLOCK_MONOTONIC as ISO 8601 in UTC."""
     ago = timedelta(microseconds=(time.monotonic_ns() - monotonic_ns) // 1000)

@@ -116,7 +116,11 @@ class Monitor:
     def log_events(self) -> None:
         """The same, and logs the sums of the others."""
         self.read_events()
+        self._log_sums()
+
+    def _log_sums(self) -> None:
         self._listener.log_sums()
+        self.peerwatch.log_sums()
 
     def _read_events(self) -> None:
         """Logs some events at a time: thousands of paths may fail at once, and the tick must not wait for them."""
@@ -138,7 +142,7 @@ class Monitor:
         if self._begin_if_due(_PEERS_NS, now):
             self.peerwatch.check(self._rows, now)
         if self._begin_if_due(_LOST_NS, now):
-            self._listener.log_sums()
+            self._log_sums()
             self._listener.find_lost()
 
     def set_denied(self, row: int, ev: int, deny: bool, evidence: Mapping[str, object]) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrcd.fabric.topology import Plan
-from mrcd.health.events import EventLog
+from mrcd.health.events import Budget, EventLog
 from mrcd.kernel import abi
 from mrcd.kernel.pinned import CHANGING, Tables, is_detached, wire_of
 
@@ -31,6 +31,9 @@ class PeerWatch:
     def __init__(self, plan: Plan, tables: Tables, events: EventLog, changed: Callable[[int], None]) -> None:
         self._config, self._tables = plan.config.cluster, tables
         self._events, self._changed = events, changed
+        self._budget, self._now_ns = Budget(), 0
+        # (reason, before, after, planes that are up) → peers whose changes have no events of their own
+        self._summed: dict[tuple[str, str | None, str | None, tuple[int, ...] | None], set[int]] = {}
         self.names = {p.host.id: p.host.name for p in plan.peers}
         self.silent: set[int] = set()  # rows of peers that have not answered for some time
         n = len(tables.peers)
@@ -88,6 +91,7 @@ class PeerWatch:
 
     def check(self, rows: NDArray[np.int64], now: int) -> None:
         """Checks the status, the usable EVs and the silence of these peers; `now` is CLOCK_MONOTONIC in ns."""
+        self._now_ns = now
         self._note_statuses(rows)
         self._note_versions(rows)
         self._note_usable(rows, now)
@@ -103,16 +107,16 @@ class PeerWatch:
         for index in np.flatnonzero(has_changed).tolist():
             row, word, heard = int(rows[index]), int(heads[index]), bool(heard_ns[index] > 0)
             word_before, heard_before = int(self._known_heads[row]), bool(self._known_heard[row])
-            name, status, plane_mask = self.names[row], word >> 32, word & 0xFFFFFFFF
+            status, plane_mask = word >> 32, word & 0xFFFFFFFF
             self._known_heads[row], self._known_heard[row] = word, heard
             if (heard_before, word_before >> 32) != (heard, status):
                 is_first_look = word_before == _UNKNOWN_HEAD  # after a start: that a peer is attached is no news
                 if heard and not (is_first_look and not status & abi.STATUS_DETACHED):
                     after = "detached" if status & abi.STATUS_DETACHED else "attached"
-                    self._events.add("peer", peer=name, reason="port_status", after=after)
+                    self._note(row, "port_status", after=after)
             else:
-                up = [p for p in range(self._config.planes) if plane_mask & (1 << p)]
-                self._events.add("peer", peer=name, reason="port_status", evidence={"planes_up": up})
+                up = tuple(p for p in range(self._config.planes) if plane_mask & (1 << p))
+                self._note(row, "port_status", up=up)
             self._changed(row)
 
     def _note_versions(self, rows: NDArray[np.int64]) -> None:
@@ -121,7 +125,7 @@ class PeerWatch:
         self._known_wires[rows] = now
         for index in np.flatnonzero((before != now) & (self._tables.peers["heard_ns"][rows] > 0)).tolist():
             row, words = int(rows[index]), [_words(int(version)) for version in (before[index], now[index])]
-            self._events.add("peer", peer=self.names[row], reason="wire_version", before=words[0], after=words[1])
+            self._note(row, "wire_version", words[0], words[1])
             self._changed(row)
 
     def _note_usable(self, rows: NDArray[np.int64], now: int) -> None:
@@ -144,8 +148,29 @@ class PeerWatch:
         """Logs the peers that have stopped answering, and those that answer again."""
         if time.monotonic() - self._started > GRACE_S:
             for row in silent - self.silent:
-                self._events.add("peer", peer=self.names[row], reason="no_replies", after="unreachable")
+                self._note(row, "no_replies", after="unreachable")
             self.silent |= silent
         for row in heard & self.silent:
-            self._events.add("peer", peer=self.names[row], reason="replies", after="reachable")
+            self._note(row, "replies", after="reachable")
         self.silent -= heard
+
+    def _note(
+        self,
+        row: int,
+        reason: str,
+        before: str | None = None,
+        after: str | None = None,
+        up: tuple[int, ...] | None = None,
+    ) -> None:
+        if self._budget.take(self._now_ns):
+            evidence = {} if up is None else {"planes_up": list(up)}
+            self._events.add("peer", peer=self.names[row], reason=reason, before=before, after=after, evidence=evidence)
+        else:
+            self._summed.setdefault((reason, before, after, up), set()).add(row)
+
+    def log_sums(self) -> None:
+        """Logs the changes that have no events of their own: one event for all peers with the same change."""
+        summed, self._summed = self._summed, {}
+        for (reason, before, after, up), rows in summed.items():
+            evidence = {"peers": len(rows)} | ({} if up is None else {"planes_up": list(up)})
+            self._events.add("peer", reason=reason, before=before, after=after, evidence=evidence)

@@ -10,6 +10,7 @@ import pytest
 
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Health
+from mrcd.ctl.phrases import sentence
 from mrcd.fabric import topology
 from mrcd.fabric.topology import Plan
 from mrcd.health import peers, probe_pace
@@ -105,6 +106,21 @@ def test_a_plane_lost_by_a_peer_is_reported() -> None:
     w.arrays.peers["plane_mask"][3] = 0b01
     assert w.look() == [3]
     assert (w.said()[-1]["peer"], w.said()[-1]["evidence"]) == ("h3", {"planes_up": [0]})
+
+
+def test_many_changes_of_peers_are_summed() -> None:
+    w = Watched()
+    w.look()
+    for number in range(200):
+        w.arrays.peers["plane_mask"][[1, 2]] = (0b01, 0b11)[number % 2]
+        w.look(0)
+    w.watch.log_sums()
+    w.watch.log_sums()
+    *alone, down, up = w.said()
+    assert [e["peer"] for e in alone] == ["h1", "h2"] * 128
+    assert (down["peer"], down["evidence"]) == (None, {"peers": 2, "planes_up": [0]})
+    assert (up["peer"], up["evidence"]) == (None, {"peers": 2, "planes_up": [0, 1]})
+    assert sentence(down).endswith(" UTC 2 peers: port_status")
 
 
 def test_a_new_plan_reports_nothing_again() -> None:

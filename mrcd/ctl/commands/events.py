@@ -18,7 +18,7 @@ from mrcd.ctl.base import Options, colours, command, terminal_width
 from mrcd.ctl.client import DaemonDown, Json, batches_of_events
 from mrcd.ctl.documents import Found, list_of, open_view, show_list, state_dir
 from mrcd.ctl.options import ev_option, peer_argument, plane_option, wide_option
-from mrcd.ctl.phrases import is_sum_of_evs, moment
+from mrcd.ctl.phrases import is_sum, moment
 from mrcd.ctl.terminal.render import NOTHING, Document, field, table_of, text
 from mrcd.versions import SCHEMA_VERSION
 
@@ -79,7 +79,7 @@ def _moment(ctx: click.Context, param: click.Parameter, given: str | None) -> da
 
 
 def _is_wanted(event: Json, since: datetime | None, wanted: dict[str, object]) -> bool:
-    if is_sum_of_evs(event):  # of which nobody knows the peers
+    if is_sum(event):  # of which nobody knows the peers
         wanted = wanted | {"peer": None, "ev": None}
     return all(value is None or event.get(key) == value for key, value in wanted.items()) and (
         since is None or datetime.fromisoformat(event["time"]) >= since
