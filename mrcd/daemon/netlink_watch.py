@@ -25,6 +25,7 @@ class NetlinkWatch:
         self._links_due = False  # links or addresses may have changed
         self._neighbours_due = False  # first hops may have changed
         self._retry: asyncio.TimerHandle | None = None
+        self._last_error = ""  # of the last reconciliation
 
     def wake(self) -> None:
         """Have `reconcile_forever` reconcile again: a row was marked."""
@@ -48,12 +49,12 @@ class NetlinkWatch:
         while True:
             try:
                 async for change in netlink.watch():
-                    # During a reconciliation, the known neighbours may be older or newer than this change.
-                    if change.neighbour and not self._lock.locked() and nics().is_known(change.neighbour):
+                    # During a reconciliation, what is known may be older or newer than this change.
+                    if not self._lock.locked() and not nics().concerns(change):
                         continue
-                    if change.ifindex and change.up:
+                    if change.up:
                         nics().note_carrier_back(change.ifindex)
-                    elif change.ifindex:
+                    elif change.up is False:
                         lose(change.ifindex)
                     self._links_due |= change.neighbour is None
                     self._neighbours_due = True
@@ -93,8 +94,12 @@ class NetlinkWatch:
                 if await write_changed():
                     self._wake.set()
                     return True
+                self._last_error = ""
             except Exception as e:  # an interface may have disappeared meanwhile: retry after any error
-                log.error("%s; trying again", e if isinstance(e, MrcdError) else repr(e))
+                error = str(e) if isinstance(e, MrcdError) else repr(e)
+                if error != self._last_error:  # such as of another program's route, which may stay
+                    log.error("%s; trying again", error)
+                self._last_error = error
                 log.debug("", exc_info=e)
                 self._links_due = False
                 self.retry()

@@ -85,12 +85,14 @@ class Change(NamedTuple):
     """A change of a link, a neighbour or an address in the kernel.
 
     `neighbour`: the neighbour that changed; None for other changes. Its state changes often, its address rarely.
-    `ifindex`, `up`: the link that changed, 0 for other changes, and whether it has a carrier.
+    `ifindex`: the link that changed, or that the address is of; 0: the caller cannot know what has changed.
+    `name`, `up`: of a link: its name, and whether it has a carrier; None for other changes.
     """
 
     neighbour: Neighbour | None = None
     ifindex: int = 0
-    up: bool = False
+    name: str | None = None
+    up: bool | None = None
 
 
 def read_link(msg: Any) -> Link:
@@ -131,8 +133,8 @@ def read_change(msg: Any) -> Change:
     if "NEIGH" in event:
         return Change(neighbour=read_neighbour(msg))
     if event != "RTM_NEWLINK":
-        return Change()
-    return Change(ifindex=msg["index"], up=_up(msg["flags"]))
+        return Change(ifindex=msg["index"])
+    return Change(ifindex=msg["index"], name=msg.get("IFLA_IFNAME"), up=_up(msg["flags"]))
 
 
 def _up(flags: int) -> bool:

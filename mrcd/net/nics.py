@@ -11,7 +11,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.kernel import abi
 from mrcd.kernel.links import Point
 from mrcd.net import drivers, hooks, routes, rps
-from mrcd.net.messages import Link, Neighbour
+from mrcd.net.messages import Change, Link
 from mrcd.net.netlink import Netlink, made_with, set_offload
 
 log = logging.getLogger("mrcd")
@@ -100,10 +100,18 @@ class Nics:
                 del self.ports[plane]  # one bad NIC must not stop the others
                 self._reconcile_later()
 
-    def is_known(self, neighbour: Neighbour) -> bool:
-        """Returns whether a neighbour is not a first hop, or has the MAC that the last reconcile() found."""
-        first_hop = neighbour.address == str(self.plan.config.interfaces.gateway)
-        return not first_hop or self.macs.get(neighbour.ifindex) == neighbour.mac
+    def concerns(self, change: Change) -> bool:
+        """Returns whether a change may be news to reconcile(): a host has many links, such as of its containers.
+
+        Of neighbours only a first hop is, with another MAC than the last reconcile() found.
+        """
+        if change.neighbour:
+            ifindex, address, mac = change.neighbour
+            return address == str(self.plan.config.interfaces.gateway) and self.macs.get(ifindex) != mac
+        names = {*self.plan.interfaces, *self.plan.config.overlay.interfaces}
+        own = {self._links[name].ifindex for name in names if name in self._links}
+        own |= {port.physical.ifindex for port in self.ports.values()}
+        return change.ifindex in (0, *own) or change.name in names
 
     async def first_hops_changed(self) -> bool:
         """Returns whether the first hops differ from those of the last reconcile()."""

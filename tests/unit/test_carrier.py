@@ -115,7 +115,7 @@ def test_events_during_a_first_hop_lookup_are_not_lost(monkeypatch: pytest.Monke
             yield Change(Neighbour(4, FIRST_HOP, MAC))
             await asyncio.Event().wait()
 
-        nics: Any = SimpleNamespace(first_hops_changed=no_new_first_hop, is_known=lambda _: False)
+        nics: Any = SimpleNamespace(first_hops_changed=no_new_first_hop, concerns=lambda _: True)
         netlink: Any = SimpleNamespace(watch=changes)
         failed = asyncio.Event()
 
@@ -141,24 +141,33 @@ FIRST_HOP, MAC = "fe80::1", "02:00:00:00:00:05"
 
 
 @pytest.mark.parametrize(
-    ("neighbour", "looking", "news"),
+    ("change", "looking", "news"),
     [
-        (Neighbour(4, FIRST_HOP, MAC), False, False),
-        (Neighbour(4, FIRST_HOP, MAC), True, True),  # what is being looked up may be older, or newer
-        (Neighbour(4, FIRST_HOP, "02:00:00:00:00:06"), False, True),
-        (Neighbour(4, FIRST_HOP, None), False, True),
-        (Neighbour(5, FIRST_HOP, None), False, False),  # it was not resolved before either
-        (Neighbour(5, FIRST_HOP, MAC), False, True),
-        (Neighbour(4, "fe80::2", MAC), False, False),
-        (None, False, True),
+        (Change(Neighbour(4, FIRST_HOP, MAC)), False, False),
+        (Change(Neighbour(4, FIRST_HOP, MAC)), True, True),  # what is being looked up may be older, or newer
+        (Change(Neighbour(4, FIRST_HOP, "02:00:00:00:00:06")), False, True),
+        (Change(Neighbour(4, FIRST_HOP, None)), False, True),
+        (Change(Neighbour(5, FIRST_HOP, None)), False, False),  # it was not resolved before either
+        (Change(Neighbour(5, FIRST_HOP, MAC)), False, True),
+        (Change(Neighbour(4, "fe80::2", MAC)), False, False),
+        (Change(), False, True),
+        (Change(ifindex=5, name="renamed", up=True), False, True),
+        (Change(ifindex=77, name="p4", up=False), False, True),
+        (Change(ifindex=77, name="mrc0", up=True), False, True),
+        (Change(ifindex=4), False, True),
+        (Change(ifindex=77, name="veth1", up=True), False, False),
+        (Change(ifindex=77, name="veth1", up=True), True, True),
+        (Change(ifindex=77), False, False),
     ],
-    ids=["as before", "while looking", "another", "lost", "lost as before", "found", "no first hop", "no neighbour"],
-)
-def test_only_first_hops_that_have_changed_are_looked_up(
-    host: Host, neighbour: Neighbour | None, looking: bool, news: bool
-) -> None:
+    ids=[
+        *("as before", "while looking", "another", "lost", "lost as before", "found", "no first hop", "anything"),
+        *("own link", "new link of a plane", "new mrc0", "own address"),
+        *("a container's link", "the same while looking", "a container's address"),
+    ],
+)  # fmt: skip
+def test_only_what_may_be_news_is_read(host: Host, change: Change, looking: bool, news: bool) -> None:
     async def changes() -> AsyncIterator[Change]:
-        yield Change(neighbour)
+        yield change
         noted.set()
         await asyncio.Event().wait()
 
@@ -192,10 +201,12 @@ def test_only_first_hops_that_have_changed_are_looked_up(
     calls: list[str] = []
     noted = asyncio.Event()
     host.plan.config.interfaces = SimpleNamespace(gateway=FIRST_HOP)
+    host.plan.config.overlay = SimpleNamespace(interfaces=("mrc0",))
+    host.plan.interfaces = ("p4", "p5", "p9")
     host.nics.macs = {4: MAC}
     host.nics.first_hops_changed = looked_up  # type: ignore[method-assign]
     asyncio.run(work())
-    links = ["links"] if neighbour is None else []
+    links = ["links"] if change.neighbour is None else []
     assert calls == (["first hops", *links, "routes"] if news else [])
 
 
