@@ -88,7 +88,11 @@ class DenialControl:
                 await self._restore()
                 self._is_started = True
             await self._write()
-        self._warn_below_floor()
+            low = self._below_floor()
+            if self._shorten_last(low):
+                self._wake.set()
+                await self.table.save(OWN)
+        self._warn_below_floor(low)
 
     async def _restore(self) -> None:
         covered = await self._load()
@@ -120,9 +124,22 @@ class DenialControl:
             self.table.enter(OWN, Denial(target, now, now + UNRECORDED_S, reason))
         await self.table.save(OWN)
 
-    def _warn_below_floor(self) -> None:
+    def _shorten_last(self, low: list[Standing]) -> bool:
+        """Give an end to denials that leave a peer none of the present paths. Returns whether there are any."""
+        last = {s.peer: s.evs for s in low if s.evs <= s.denied}
+        found = [
+            (scope, d)
+            for scope, d in self.table
+            if self.table.left_s(d) > LAST_PATHS_S
+            and any(ev in last.get(self._peers[row], ()) for row, ev in d.evs or ())
+        ]
+        for scope, d in found:
+            self.table.shorten(scope, d, LAST_PATHS_S)
+            log.warning("%s is denied for 24 h from now on: a peer has no other path", d.target)
+        return bool(found)
+
+    def _warn_below_floor(self, low: list[Standing]) -> None:
         """Warn where restored denials leave too few of the present paths. They stay in force."""
-        low = self._below_floor()
         if low:
             named = low[: answers.PEERS_NAMED]
             text = ", ".join(f"{s.peer} {len(s.evs - s.denied)} of {len(s.evs)} EVs" for s in named)

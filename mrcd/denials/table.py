@@ -88,6 +88,11 @@ class DenialTable:
             if d := self.get(scope, target):
                 self._denials[scope, target] = replace(d, evs=evs)
 
+    def shorten(self, scope: bool, d: Denial, seconds: float) -> None:
+        """Have a denial in force end after this time. What etcd wants stays as it is: this host only ends it."""
+        until = self.wall() + seconds if scope == OWN else d.until
+        self._denials[scope, d.target] = replace(d, until=until, end=self.clock() + seconds)
+
     def forget_evs(self) -> None:
         """Drop the EVs of all denials: the paths have changed."""
         self._denials = {at: replace(d, evs=None) for at, d in self._denials.items()}

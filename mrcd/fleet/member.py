@@ -37,7 +37,7 @@ LEASE_S = 15
 NOTICED_S = 22.0  # so long after a host has died its report is gone: the lease, a renewal before it, a look at reports
 _KEEP_S = 4.0  # between two renewals of the lease, and thus two checks that the endpoint works
 _REPORT_S = (0.2, 3.0)  # between two looks at what is in flight, while a denial is not empty; doubled up to the second
-RETRY_S = 30.0  # between two looks at refused denials: peers may have more usable EVs now
+RETRY_S = 30.0  # between two looks at what was refused (peers may have more usable EVs now), and not kept
 _APPLY_RETRY_S = 1.0
 _BACKOFF_S = (0.5, 5.0)  # after a failure; doubled up to the second
 _SPREAD_S = 0.5
@@ -243,7 +243,7 @@ class FleetMember:
             log.error("fleet-wide denials: %s; trying again", e.args[0])
             return _APPLY_RETRY_S
         self.source.keep()
-        return RETRY_S if self._refused else math.inf
+        return RETRY_S  # for what was refused, and a file that could not be kept
 
     # ---- the report ----
 

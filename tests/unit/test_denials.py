@@ -22,7 +22,7 @@ from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.daemon.reload import Reloader
 from mrcd.denials import targets
-from mrcd.denials.deny_and_allow import UNRECORDED_S, DenialControl, Document
+from mrcd.denials.deny_and_allow import LAST_PATHS_S, UNRECORDED_S, DenialControl, Document
 from mrcd.denials.record import Denial
 from mrcd.denials.targets import Target
 from mrcd.errors import MachineError, UsageError
@@ -304,6 +304,20 @@ def test_new_paths_are_denied_too(host: Host) -> None:
     assert host.denied(2) == set()
     host.run(host.control.use_paths(plan, host.tables, monitor))
     assert host.denied(2) == {6}
+
+
+def test_a_denial_that_becomes_that_of_a_peers_last_path_gets_an_end(host: Host) -> None:
+    host.deny("t1:1:2")
+    host.deny("t1:1:1")
+    host.bench.arrays.evs["configured"][1] = [ev == 6 for ev in range(8)]
+    host.again()
+    ends = {d["target"]: d["remaining_s"] for d in host.control.brief()}
+    assert ends == {"t1:1:2": LAST_PATHS_S, "t1:1:1": None}
+    host.later(LAST_PATHS_S - 1)
+    host.again()
+    assert (host.denied(1), host.denied(3)) == ({6}, {5, 6})
+    host.later(1)
+    assert (host.denied(1), host.denied(3)) == (set(), {5})
 
 
 def test_an_unreadable_file_is_renamed_and_allows_nothing(host: Host) -> None:

@@ -276,6 +276,7 @@ def _put_staged(options: Options, body: dict[str, Any], first: int, watch: float
     times = {"wait_s": wait} | ({} if watch is None else {"watch_s": watch})
     answer = client.post("/v1/fleet/trial", body | {"first": first} | times)
     if not answer["hosts"]:
+        click.echo("mrcctl: fewer than two hosts report, so none tries it first: all get it at once", err=True)
         return _put(options, body)
     is_put = False
     try:
