@@ -50,7 +50,7 @@ _WORKERS = 4  # threads that make documents and read files; by default there wou
     show_default=True, help="Directory of the control socket.",
 )  # fmt: skip
 @click.option(
-    "--state-dir", type=click.Path(path_type=Path), envvar=["MRCD_STATE_DIR", "STATE_DIRECTORY"],
+    "--state-dir", type=click.Path(path_type=Path), envvar="MRCD_STATE_DIR",
     help="Directory of denials and events.  [default: /var/lib/mrcd; with another --run-dir, that directory]",
 )  # fmt: skip
 @click.option(

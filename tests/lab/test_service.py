@@ -117,6 +117,19 @@ def test_the_pins_are_visible_outside_of_the_unit(running: Machine) -> None:
     assert "push-egress" in running.run("sh", "-c", "ls /sys/fs/bpf/mrcd/abi*/links").stdout.split()
 
 
+def test_a_read_only_disk_stops_no_start(running: Machine) -> None:
+    running.run("systemctl", "stop", "mrcd")
+    running.run("sh", "-c", "rm -r /var/lib/mrcd && mount -t tmpfs -o ro none /var/lib")
+    try:
+        running.run("systemctl", "start", "mrcd")
+        warning = json.loads(running.run("mrcctl", "deny", "plane:0", "--json").stdout)["warning"]
+        assert "/var/lib/mrcd" in warning
+        assert "Read-only file system" in warning
+    finally:
+        running.run("umount", "/var/lib")
+        running.run("mrcctl", "allow", "plane:0")
+
+
 def test_one_group_may_read_another_one_change_and_others_nothing(running: Machine) -> None:
     running.run(*AS_NOBODY, "--groups=mrcd", "mrcctl", "status")
     refused = running.run(*AS_NOBODY, "--groups=mrcd", "mrcctl", "deny", "plane:0", check=False)
