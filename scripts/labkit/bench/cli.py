@@ -107,6 +107,7 @@ _LISTEN_S = 0.5
     help="directory of bench.json and PART.svg  [default: build]",
 )
 @click.option("--name", default="bench", show_default=True, help="of its lab, which replaces one of that name")
+@click.option("--ablate", is_flag=True, help="job: also with one part of mrcd off at a time")
 @click.option("--short", is_flag=True, help="try a part, as short as possible, and judge no bounds; `all`: every part")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON document")
 def bench(

@@ -26,6 +26,7 @@ class Options:
     kinds: tuple[str, ...] = ()  # of failover; all if empty
     figures: tuple[str, ...] = ()  # of paper; all if empty
     peers: tuple[int, ...] = ()  # of scale; all sizes if empty
+    ablate: bool = False  # job: also with one part of mrcd off at a time
     short: bool = False  # try the bench; what it measures is not judged
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Measures a training job: the time of a step of four gloo ranks with mrcd attached and detached, alternately.
 
+With --ablate also with one part of mrcd off at a time (ablate.py), and what mrcd sends and runs in a step.
+
 One rank per host of the lab, two under each T0; a step is an all-reduce. The ranks keep their connections over all
 turns: after `detach` these use the kernel's SRv6 routes, one path per flow; after `attach` they are sprayed again. A
 pair is a turn of each; every second pair has the other order, so that drift favours neither. Packets are received
@@ -10,13 +12,14 @@ with RPS over all CPUs and GRO both ways, on the interfaces that receive them: m
 from pathlib import Path
 from statistics import median
 
+from labkit.bench import ablate
 from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, evs_of
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
-from labkit.cluster.attachment import ATTACHED, DETACHED, switch
+from labkit.cluster.attachment import ATTACHED, DETACHED
 from labkit.cluster.observe import Document
 from labkit.entry import progress
-from labkit.measure import machine
+from labkit.measure import machine, progstats
 from labkit.measure.statistics import compare, words
 from labkit.traffic import candidates
 from labkit.traffic.candidates import KERNEL, MRCD
@@ -35,21 +38,22 @@ def measure(lab: Lab, options: Options) -> Result:
     hosts = lab.fabric.hosts
     observe.wait_until_good(lab, hosts)
     events = NewEvents(lab, hosts)
-    runs: dict[str, list[Document]] = {ATTACHED: [], DETACHED: []}
+    runs: dict[str, list[Document]] = {way: [] for way in (ablate.WAYS if options.ablate else (ATTACHED, DETACHED))}
     number = options.pairs or PAIRS
     with Job(lab, options.versions[0]) as job:
         for n in range(number):
             for way in runs if n % 2 == 0 else reversed(runs):
                 runs[way].append(_turn(lab, job, way))
             said = ", ".join(f"{way} {r[-1]['median_step_ns'] / 1e6:.1f}" for way, r in runs.items())
-            progress(f"job: pair {n + 1} of {number}: median step {said} ms")
-    return _result(lab, runs, evs_of(events.read(to="ASSUMED_BAD")))
+            progress(f"job: round {n + 1} of {number}: median step {said} ms")
+        tables = [_parts(lab, job)] if options.ablate else []
+    return _result(lab, runs, evs_of(events.read(to="ASSUMED_BAD")), tables)
 
 
 def _turn(lab: Lab, job: Job, way: str) -> Document:
-    switch(lab, way)
     hosts = lab.fabric.hosts
-    with candidates.receiving(lab, MRCD if way == ATTACHED else KERNEL, hosts):
+    mrcd = KERNEL if way == DETACHED else MRCD
+    with ablate.running(lab, ablate.WAYS[way]), candidates.receiving(lab, mrcd, hosts):
         job.run(WARM_UP_STEPS)
         before, retransmitted, used = _sprayed(lab), _retransmitted(lab), machine.read_cpu()
         steps_ns = [step.ns for step in job.run(STEPS)]
@@ -64,6 +68,18 @@ def _turn(lab: Lab, job: Job, way: str) -> Document:
     }
 
 
+def _parts(lab: Lab, job: Job) -> Table:
+    """Returns what all hosts send in a step, and the CPU time of their programs, in a turn of its own."""
+    with ablate.running(lab, ablate.WAYS[ATTACHED]), candidates.receiving(lab, MRCD, lab.fabric.hosts):
+        job.run(WARM_UP_STEPS)
+        with progstats.counting():
+            before = ablate.Counts(lab)
+            job.run(STEPS)
+            found = ablate.Counts(lab).since(before, STEPS)
+    title = "A step, all hosts together: packets by kind, and the CPU time of programs by kind of hook"
+    return Table(title, [{"of": name, "per_step": number} for name, number in found.items()])
+
+
 def _sprayed(lab: Lab) -> int:
     """Returns the data packets that mrcd has sprayed in all hosts."""
     return sum(path["tx_packets"] for h in lab.fabric.hosts for path in observe.paths(lab, h))
@@ -74,7 +90,7 @@ def _check(way: str, packets: int) -> None:
     least = STEPS * BYTES / (1 << 16)  # fewer packets than a rank sends
     if (packets >= least / 100) if way == DETACHED else (packets < least):
         raise MachineError(
-            f"while mrcd was {way} it sprayed {packets} packets of the job",
+            f"{way}: mrcd sprayed {packets} packets of the job",
             hint="are the routes right? see ip route in the hosts, mrcctl peers",
         )
 
@@ -90,13 +106,14 @@ def _retransmitted(lab: Lab) -> int:
     return found
 
 
-def _result(lab: Lab, runs: dict[str, list[Document]], withdrawals: int) -> Result:
-    """Returns medians, the ratio of pairs, and the bound, from all turns."""
+def _result(lab: Lab, runs: dict[str, list[Document]], withdrawals: int, tables: list[Table]) -> Result:
+    """Returns medians, the ratios of rounds, and the bound, from all turns."""
     medians = {way: [r["median_step_ns"] for r in turns] for way, turns in runs.items()}
-    ratio = compare([a / d for a, d in zip(medians[ATTACHED], medians[DETACHED], strict=True)])
+    ratios = {w: compare([a / d for a, d in zip(m, medians[DETACHED], strict=True)]) for w, m in medians.items()}
+    ratio = ratios[ATTACHED]
     rows = []
     for way, turns in runs.items():
-        row = {"mrcd": way, "turns": len(turns), "step_ns": median(medians[way])}
+        row = {"mrcd": way, "turns": len(turns), "step_ns": median(medians[way]), "by_detached": words(ratios[way])}
         row |= {"min_ns": min(medians[way]), "max_ns": max(medians[way])}
         row |= {"cpu_per_step_s": median(r["cpu_s_per_step"] for r in turns)}
         rows.append(row | {k: median(r[k] for r in turns) for k in ("cpu_busy_ratio", "retransmitted_per_step")})
@@ -106,7 +123,7 @@ def _result(lab: Lab, runs: dict[str, list[Document]], withdrawals: int) -> Resu
     )
     notes = [f"attached / detached: step {words(ratio)}; EVs withdrawn meanwhile: {withdrawals}"]
     bound = Bound(f"a step of {RANKS} ranks, attached / detached, median", MOST, "").judge(ratio["median"])
-    return Result([Table(title, rows, notes)], [bound], detail={"turns": runs, "step_ratio": ratio})
+    return Result([Table(title, rows, notes), *tables], [bound], detail={"turns": runs, "step_ratio": ratio})
 
 
 BENCH = Bench("job", measure)
