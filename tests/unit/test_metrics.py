@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
-from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mrcd.api.metrics.collector import (
@@ -22,6 +21,7 @@ from mrcd.api.metrics.collector import (
     in_use_ratio,
     sweep_age_s,
 )
+from mrcd.api.metrics.rows import encode
 from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.daemon.daemon import Daemon
@@ -92,7 +92,7 @@ class Host(Arrays):
         registry.register(TablesCollector(cast(Daemon, daemon), self.source))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        return generate_latest(registry).decode()
+        return encode(registry, "")[0].decode()
 
     def scrape(self) -> dict[str, float]:
         """Series → value."""

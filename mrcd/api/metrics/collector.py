@@ -18,8 +18,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from mrcd import __version__
+from mrcd.api.metrics.rows import Rows, heads
 from mrcd.config.cluster_file import fingerprint
 from mrcd.daemon.daemon import Daemon
+from mrcd.fabric.topology import Plan
 from mrcd.fleet.report import file_part
 from mrcd.fleet.source import FileSource
 from mrcd.health.links.verdicts import State
@@ -62,11 +64,15 @@ class TablesCollector(Collector):
 
     def __init__(self, daemon: Daemon, source: FileSource) -> None:
         self._daemon, self._source = daemon, source
+        self._labels: Labels | None = None  # of the last scrape
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
         plan = self._daemon.plan
         s = Snapshot(self._daemon.tables, plan)
+        labels = self._labels
+        if labels is None or labels.plan is not plan:
+            self._labels = labels = Labels(plan)
         yield InfoMetricFamily(
             "mrc_build",
             "Version, encapsulation and granularity of mrcd on this host.",
@@ -78,9 +84,9 @@ class TablesCollector(Collector):
                 "granularity": plan.config.cluster.granularity,
             },
         )
-        yield from _traffic(s)
-        yield from _health(s)
-        yield from _peers(s)
+        yield from _traffic(s, labels)
+        yield from _health(s, labels)
+        yield from _peers(s, labels)
         yield from self._planes()
         yield from link_families(self._daemon.view.links())
         yield self._faults()
@@ -198,22 +204,23 @@ def _numbered(values: Iterable[float]) -> Series:
     return (([str(plane)], value) for plane, value in enumerate(values))
 
 
-def _by_peer(s: Snapshot, values: NDArray[np.generic]) -> Series:
-    """Yield a series per peer from values (peers,)."""
-    return (([p.host.name], float(value)) for p, value in zip(s.plan.peers, values.tolist(), strict=True))
+class Labels:
+    """The labels of the series per peer of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        names = [p.host.name for p in plan.peers]
+        planes = range(plan.paths.shape[0])
+        self.peer = heads(["peer"], ([name] for name in names))
+        self.peer_plane = heads(["peer", "plane"], ([name, str(plane)] for name in names for plane in planes))
+        self.peer_state = heads(["peer", "state"], ([name, state.name] for name in names for state in EvState))
 
 
-def _by_both(s: Snapshot, values: NDArray[np.generic]) -> Series:
-    """Yield a series per peer and plane from values (peers, EVs)."""
-    for peer, row in zip(s.plan.peers, s.per_plane(values).tolist(), strict=True):
-        for plane, value in enumerate(row):
-            yield [peer.host.name, str(plane)], float(value)
-
-
-def _traffic(s: Snapshot) -> Iterator[Metric]:
+def _traffic(s: Snapshot, labels: Labels) -> Iterator[Metric]:
     """Yield the packet counters."""
     (judged, lost), tx_packets = s.judged_and_lost, s.evs["tx_packets"]  # in this order: judged ≤ sent
-    yield counter("mrc_tx_packets", "Data packets sent on the plane.", ["peer", "plane"], _by_both(s, tx_packets))
+    text = "Data packets sent on the plane."
+    yield Rows("counter", "mrc_tx_packets", text, labels.peer_plane, s.per_plane(tx_packets))
     rxs = s.tables.rxs
     for name, text, values in (
         ("mrc_tx_bytes", "Inner bytes sent to the peer.", s.evs["tx_bytes"]),
@@ -226,7 +233,7 @@ def _traffic(s: Snapshot) -> Iterator[Metric]:
         ("mrc_probe_replies", "Probe replies received.", s.path_stats["replies"]),
         ("mrc_ev_skips", "Changes of EVs to the state SKIP.", s.path_stats["skips"]),
     ):
-        yield counter(name, text, ["peer"], _by_peer(s, values.sum(axis=1, dtype=np.uint64)))
+        yield Rows("counter", name, text, labels.peer, values.sum(axis=1, dtype=np.uint64))
     for way, text, values in (
         ("tx", "Data packets sent on the plane and judged: arrived or lost.", judged),
         ("rx", "Those of mrc_plane_judged_tx_packets_total that arrived.", judged - lost),
@@ -235,11 +242,9 @@ def _traffic(s: Snapshot) -> Iterator[Metric]:
         yield counter(f"mrc_plane_judged_{way}_packets", text, ["plane"], _numbered(float(n) for n in sums))
 
 
-def _health(s: Snapshot) -> Iterator[Metric]:
+def _health(s: Snapshot, labels: Labels) -> Iterator[Metric]:
     """Yield the states, usable counts and round trips of EVs."""
-    counts = zip(s.plan.peers, s.states.tolist(), strict=True)
-    states = (([p.host.name, state.name], float(row[state])) for p, row in counts for state in EvState)
-    yield gauge("mrc_evs", "Number of EVs by state.", ["peer", "state"], states)
+    yield Rows("gauge", "mrc_evs", "Number of EVs by state.", labels.peer_state, s.states)
     # Each period in good health forgets one flap. The table is updated only at the next flap, so compute it here.
     idle = time.monotonic_ns() - s.evs["state_since_ns"].astype(np.int64)
     forgotten = idle // (s.plan.config.health.hold_down_max_ms * 1_000_000)
@@ -247,21 +252,22 @@ def _health(s: Snapshot) -> Iterator[Metric]:
     flaps = np.where(s.configured, s.evs["flaps"].astype(np.int64) - well, 0)
     text = f"EVs with at least {_FLAPPING} recent flaps."
     yield GaugeMetricFamily("mrc_evs_flapping", text, float((flaps >= _FLAPPING).sum()))
-    yield gauge("mrc_usable_evs", "Number of EVs that carry traffic.", ["peer", "plane"], _by_both(s, s.usable))
+    text = "Number of EVs that carry traffic."
+    yield Rows("gauge", "mrc_usable_evs", text, labels.peer_plane, s.per_plane(s.usable))
     text = "Median of the EVs' smoothed round-trip times; NaN without any."
-    yield gauge("mrc_peer_rtt_seconds", text, ["peer"], _by_peer(s, medians(s.rtt_ns) / 1e9))
+    yield Rows("gauge", "mrc_peer_rtt_seconds", text, labels.peer, medians(s.rtt_ns) / 1e9)
 
 
-def _peers(s: Snapshot) -> Iterator[Metric]:
+def _peers(s: Snapshot, labels: Labels) -> Iterator[Metric]:
     def some(values: NDArray[np.generic]) -> Series:
-        return ((at, count) for at, count in _by_peer(s, values) if count)
+        return (([s.plan.peers[row].host.name], float(values[row])) for row in np.flatnonzero(values).tolist())
 
     text = "1 if a packet from the peer arrived in the last 3 s (with many peers: longer)."
-    yield gauge("mrc_peer_reachable", text, ["peer"], _by_peer(s, s.is_reachable))
+    yield Rows("gauge", "mrc_peer_reachable", text, labels.peer, s.is_reachable.astype(np.uint8))
     text = "The floor: while fewer EVs are good, others stay usable too."
-    yield gauge("mrc_ev_min_active", text, ["peer"], _by_peer(s, s.peers["floor"]))
+    yield Rows("gauge", "mrc_ev_min_active", text, labels.peer, s.peers["floor"])
     text = "Critical packets sent to the peer on two paths."
-    yield counter("mrc_critical_sent_twice", text, ["peer"], _by_peer(s, s.copies["sent"]))
+    yield Rows("counter", "mrc_critical_sent_twice", text, labels.peer, s.copies["sent"])
     critical = s.critical
     for name, text in (
         ("sent_once", "Critical packets sent on one path, because a CPU had copied too many."),

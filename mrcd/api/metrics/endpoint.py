@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
-from prometheus_client.exposition import choose_encoder
 
 from mrcd.api.connections import HANDSHAKE_S, Connections
 from mrcd.api.metrics.collector import TablesCollector
 from mrcd.api.metrics.fabric_sums import FabricCollector
 from mrcd.api.metrics.page import Page
+from mrcd.api.metrics.rows import encode
 from mrcd.config.cluster_file import Metrics
 from mrcd.daemon.daemon import Daemon
 from mrcd.fleet.source import FileSource
@@ -60,13 +60,15 @@ def application(routes: Iterable[web.RouteDef], web_config: "WebConfig | None") 
 
 
 def scrape_route(
-    registry: CollectorRegistry, run: Callable[[Callable[[], bytes]], Awaitable[bytes]], path: str = "/metrics"
+    registry: CollectorRegistry,
+    run: Callable[[Callable[[], tuple[bytes, str]]], Awaitable[tuple[bytes, str]]],
+    path: str = "/metrics",
 ) -> web.RouteDef:
     """Return the route of a GET of these metrics. `run` encodes the metrics in a worker thread."""
 
     async def scrape(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        body = await run(lambda: encode(registry))
+        accept = request.headers.get("Accept", "")
+        body, content_type = await run(lambda: encode(registry, accept))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     return web.get(path, scrape)
