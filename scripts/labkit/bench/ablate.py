@@ -10,11 +10,13 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from labkit.cluster import attachment, observe
+from labkit.cluster import attachment, netns, observe
 from labkit.cluster.api import Lab
 from labkit.cluster.attachment import ATTACHED, DETACHED
 from labkit.cluster.observe import Document
 from labkit.measure import progstats
+from labkit.traffic import candidates
+from labkit.traffic.candidates import KERNEL, MRCD
 from mrcd.config import toml_text
 from mrcd.kernel.pinned import Tables
 
@@ -29,11 +31,13 @@ class Way:
     attached: bool = True
     steps: tuple[Sections, ...] = ()
     zero: tuple[str, ...] = ()
+    spreads: bool = True  # flows over all CPUs, behind mrc0, or behind the NICs where mrcd is detached
 
 
 WAYS = {
     ATTACHED: Way(),
     DETACHED: Way(attached=False),
+    "detached, packets stay on their CPU": Way(attached=False, spreads=False),
     "no clones: no requests on packets, copies, timer packet": Way(zero=("probe_ifindex", "timer_ifindex")),
     "no timer packet": Way(zero=("timer_ifindex",)),
     "a request in 5 ms at most": Way(
@@ -41,6 +45,7 @@ WAYS = {
     ),
     "no copies": Way(steps=({"overlay": {"dup_ack_us": 0, "copies_per_s": 0}},)),
     "no tags": Way(steps=({"auth": {"mode": "permissive"}}, {"auth": {"mode": "off"}})),
+    "popped packets stay on their CPU": Way(spreads=False),
     "popped packets stay at the NIC": Way(zero=("overlay_ifindex",)),
     "no merging by mrc0": Way(zero=("merge_ifindex",)),
 }
@@ -65,6 +70,25 @@ def running(lab: Lab, way: Way) -> Iterator[None]:
                 undo.callback(tables.node.__setitem__, name, int(tables.node[name]))
                 tables.node[name] = 0
         yield
+
+
+@contextlib.contextmanager
+def receiving(lab: Lab, way: Way) -> Iterator[None]:
+    """A block in which all hosts receive as this way says (candidates.receiving)."""
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(candidates.receiving(lab, MRCD if way.attached else KERNEL, lab.fabric.hosts))
+        for host in () if way.spreads else lab.fabric.hosts:
+            config = lab.fabric.config
+            nics = config.interface_names(config.host(host))
+            with lab.inside(host):
+                before = netns.swap_rps(dict.fromkeys([config.overlay.interface] if way.attached else nics, "0"))
+            undo.callback(_put_back, lab, host, before)
+        yield
+
+
+def _put_back(lab: Lab, host: str, masks: dict[str, str]) -> None:
+    with lab.inside(host):
+        netns.swap_rps(masks)
 
 
 @contextlib.contextmanager

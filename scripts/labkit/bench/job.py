@@ -21,8 +21,6 @@ from labkit.cluster.observe import Document
 from labkit.entry import progress
 from labkit.measure import machine, progstats
 from labkit.measure.statistics import compare, words
-from labkit.traffic import candidates
-from labkit.traffic.candidates import KERNEL, MRCD
 from labkit.traffic.job import BYTES, RANKS, Job, require_torch
 from mrcd.errors import MachineError
 
@@ -51,9 +49,7 @@ def measure(lab: Lab, options: Options) -> Result:
 
 
 def _turn(lab: Lab, job: Job, way: str) -> Document:
-    hosts = lab.fabric.hosts
-    mrcd = KERNEL if way == DETACHED else MRCD
-    with ablate.running(lab, ablate.WAYS[way]), candidates.receiving(lab, mrcd, hosts):
+    with ablate.running(lab, ablate.WAYS[way]), ablate.receiving(lab, ablate.WAYS[way]):
         job.run(WARM_UP_STEPS)
         before, retransmitted, used = _sprayed(lab), _retransmitted(lab), machine.read_cpu()
         steps_ns = [step.ns for step in job.run(STEPS)]
@@ -70,7 +66,7 @@ def _turn(lab: Lab, job: Job, way: str) -> Document:
 
 def _parts(lab: Lab, job: Job) -> Table:
     """Returns what all hosts send in a step, and the CPU time of their programs, in a turn of its own."""
-    with ablate.running(lab, ablate.WAYS[ATTACHED]), candidates.receiving(lab, MRCD, lab.fabric.hosts):
+    with ablate.receiving(lab, ablate.WAYS[ATTACHED]):
         job.run(WARM_UP_STEPS)
         with progstats.counting():
             before = ablate.Counts(lab)
@@ -88,7 +84,7 @@ def _sprayed(lab: Lab) -> int:
 def _check(way: str, packets: int) -> None:
     """Checks by mrcd's packet count that the job's data took the measured way. Raises MachineError. Pure."""
     least = STEPS * BYTES / (1 << 16)  # fewer packets than a rank sends
-    if (packets >= least / 100) if way == DETACHED else (packets < least):
+    if (packets < least) if ablate.WAYS[way].attached else (packets >= least / 100):
         raise MachineError(
             f"{way}: mrcd sprayed {packets} packets of the job",
             hint="are the routes right? see ip route in the hosts, mrcctl peers",
