@@ -30,22 +30,24 @@ MOST = 1.1  # most ratio of the median step, attached to detached
 
 
 def measure(lab: Lab, options: Options) -> Result:
-    """Runs one lab and one job, with turns of all ways. Raises MachineError without PyTorch."""
+    """Runs one job, with pairs of turns: one attached, one another way. Raises MachineError without PyTorch."""
     require_torch()
     lab.up(hosts=RANKS)
     hosts = lab.fabric.hosts
     observe.wait_until_good(lab, hosts)
     events = NewEvents(lab, hosts)
-    runs: dict[str, list[Document]] = {way: [] for way in (ablate.WAYS if options.ablate else (ATTACHED, DETACHED))}
+    others = [way for way in ablate.WAYS if way != ATTACHED] if options.ablate else [DETACHED]
+    pairs: dict[str, list[dict[str, Document]]] = {way: [] for way in others}
     number = options.pairs or PAIRS
     with Job(lab, options.versions[0]) as job:
         for n in range(number):
-            for way in runs if n % 2 == 0 else reversed(runs):
-                runs[way].append(_turn(lab, job, way))
-            said = ", ".join(f"{way} {r[-1]['median_step_ns'] / 1e6:.1f}" for way, r in runs.items())
-            progress(f"job: round {n + 1} of {number}: median step {said} ms")
+            for way in others:
+                both = (ATTACHED, way) if n % 2 == 0 else (way, ATTACHED)
+                pairs[way].append(pair := {each: _turn(lab, job, each) for each in both})
+                said = ", ".join(f"{each} {turn['median_step_ns'] / 1e6:.1f}" for each, turn in pair.items())
+                progress(f"job: round {n + 1} of {number}: median step {said} ms")
         tables = [_parts(lab, job)] if options.ablate else []
-    return _result(lab, runs, evs_of(events.read(to="ASSUMED_BAD")), tables)
+    return _result(lab, pairs, evs_of(events.read(to="ASSUMED_BAD")), tables)
 
 
 def _turn(lab: Lab, job: Job, way: str) -> Document:
@@ -102,24 +104,38 @@ def _retransmitted(lab: Lab) -> int:
     return found
 
 
-def _result(lab: Lab, runs: dict[str, list[Document]], withdrawals: int, tables: list[Table]) -> Result:
-    """Returns medians, the ratios of rounds, and the bound, from all turns."""
-    medians = {way: [r["median_step_ns"] for r in turns] for way, turns in runs.items()}
-    ratios = {w: compare([a / d for a, d in zip(m, medians[DETACHED], strict=True)]) for w, m in medians.items()}
-    ratio = ratios[ATTACHED]
+def _result(lab: Lab, pairs: dict[str, list[dict[str, Document]]], withdrawals: int, tables: list[Table]) -> Result:
+    """Returns medians, the ratios of pairs, and the bound, from all turns."""
     rows = []
-    for way, turns in runs.items():
-        row = {"mrcd": way, "turns": len(turns), "step_ns": median(medians[way]), "by_detached": words(ratios[way])}
-        row |= {"min_ns": min(medians[way]), "max_ns": max(medians[way])}
-        row |= {"cpu_per_step_s": median(r["cpu_s_per_step"] for r in turns)}
-        rows.append(row | {k: median(r[k] for r in turns) for k in ("cpu_busy_ratio", "retransmitted_per_step")})
+    for way, both in pairs.items():
+        for name in (ATTACHED, way):
+            turns = [pair[name] for pair in both]
+            steps = [t["median_step_ns"] for t in turns]
+            row = {
+                "mrcd": name,
+                "turns": len(turns),
+                "step_ns": median(steps),
+                "min_ns": min(steps),
+                "max_ns": max(steps),
+            }
+            row |= {"cpu_per_step_s": median(t["cpu_s_per_step"] for t in turns)}
+            row |= {k: median(t[k] for t in turns) for k in ("cpu_busy_ratio", "retransmitted_per_step")}
+            rows.append(
+                row | {"attached_by_it": "" if name == ATTACHED else words(_ratio(both, way, "median_step_ns"))}
+            )
+    ratio = _ratio(pairs[DETACHED], DETACHED, "median_step_ns")
     title = (
         f"Job: {RANKS} gloo ranks, one per host of the lab, MTU {lab.fabric.parameters.mtu}; a step is an all-reduce "
         f"of {BYTES / 1e6:g} MB, a turn {STEPS} steps"
     )
     notes = [f"attached / detached: step {words(ratio)}; EVs withdrawn meanwhile: {withdrawals}"]
     bound = Bound(f"a step of {RANKS} ranks, attached / detached, median", MOST, "").judge(ratio["median"])
-    return Result([Table(title, rows, notes), *tables], [bound], detail={"turns": runs, "step_ratio": ratio})
+    return Result([Table(title, rows, notes), *tables], [bound], detail={"pairs": pairs, "step_ratio": ratio})
+
+
+def _ratio(both: list[dict[str, Document]], way: str, key: str) -> Document:
+    """Returns the ratios of pairs, attached to the other way."""
+    return compare([pair[ATTACHED][key] / pair[way][key] for pair in both])
 
 
 BENCH = Bench("job", measure)
