@@ -13,7 +13,8 @@ from labkit.traffic.candidates import SOURCE
 from mrcd.kernel import libbpf
 
 PEER4, PEER6, OWN4 = "10.99.0.3", "fd00:99::3", "10.99.0.1"
-FABRIC = {"hosts": 4, "hosts_per_t0": 2, "planes": 4, "t1": 2}
+# Paths that fail on many days in a row return within the patience for each.
+FABRIC = {"hosts": 4, "hosts_per_t0": 2, "planes": 4, "t1": 2, "health": {"hold_down_max_ms": 8000}}
 Step = str | Callable[[Lab], object]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Measures a training job: the time of a step of four gloo ranks with mrcd attached and detached, alternately.
 
-With --ablate also with one part of mrcd off at a time (ablate.py), and what mrcd sends and runs in a step.
+With --ablate also with one part of mrcd off at a time (ablate.py). It also prints what mrcd sends and runs in a step.
 
 One rank per host of the lab, two under each T0; a step is an all-reduce. The ranks keep their connections over all
 turns: after `detach` these use the kernel's SRv6 routes, one path per flow; after `attach` they are sprayed again. A
@@ -46,8 +46,8 @@ def measure(lab: Lab, options: Options) -> Result:
                 pairs[way].append(pair := {each: _turn(lab, job, each) for each in both})
                 said = ", ".join(f"{each} {turn['median_step_ns'] / 1e6:.1f}" for each, turn in pair.items())
                 progress(f"job: round {n + 1} of {number}: median step {said} ms")
-        tables = [_parts(lab, job)] if options.ablate else []
-    return _result(lab, pairs, evs_of(events.read(to="ASSUMED_BAD")), tables)
+        parts = _parts(lab, job)
+    return _result(lab, pairs, evs_of(events.read(to="ASSUMED_BAD")), parts)
 
 
 def _turn(lab: Lab, job: Job, way: str) -> Document:
@@ -104,7 +104,7 @@ def _retransmitted(lab: Lab) -> int:
     return found
 
 
-def _result(lab: Lab, pairs: dict[str, list[dict[str, Document]]], withdrawals: int, tables: list[Table]) -> Result:
+def _result(lab: Lab, pairs: dict[str, list[dict[str, Document]]], withdrawals: int, parts: Table) -> Result:
     """Returns medians, the ratios of pairs, and the bound, from all turns."""
     rows = []
     for way, both in pairs.items():
@@ -130,7 +130,7 @@ def _result(lab: Lab, pairs: dict[str, list[dict[str, Document]]], withdrawals: 
     )
     notes = [f"attached / detached: step {words(ratio)}; EVs withdrawn meanwhile: {withdrawals}"]
     bound = Bound(f"a step of {RANKS} ranks, attached / detached, median", MOST, "").judge(ratio["median"])
-    return Result([Table(title, rows, notes), *tables], [bound], detail={"pairs": pairs, "step_ratio": ratio})
+    return Result([Table(title, rows, notes), parts], [bound], detail={"pairs": pairs, "step_ratio": ratio})
 
 
 def _ratio(both: list[dict[str, Document]], way: str, key: str) -> Document:
