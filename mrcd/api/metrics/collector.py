@@ -246,12 +246,13 @@ def _health(s: Snapshot, labels: Labels) -> Iterator[Metric]:
     """Yield the states, usable counts and round trips of EVs."""
     yield Rows("gauge", "mrc_evs", "Number of EVs by state.", labels.peer_state, s.states)
     # Each period in good health forgets one flap. The table is updated only at the next flap, so compute it here.
-    idle = time.monotonic_ns() - s.evs["state_since_ns"].astype(np.int64)
+    flaps = s.evs["flaps"].astype(np.int64)
+    some = np.nonzero(s.configured & (flaps >= _FLAPPING))
+    idle = time.monotonic_ns() - s.evs["state_since_ns"][some].astype(np.int64)
     forgotten = idle // (s.plan.config.health.hold_down_max_ms * 1_000_000)
-    well = np.where(s.state == EvState.ASSUMED_BAD, 0, forgotten)
-    flaps = np.where(s.configured, s.evs["flaps"].astype(np.int64) - well, 0)
+    recent = flaps[some] - np.where(s.state[some] == EvState.ASSUMED_BAD, 0, forgotten)
     text = f"EVs with at least {_FLAPPING} recent flaps."
-    yield GaugeMetricFamily("mrc_evs_flapping", text, float((flaps >= _FLAPPING).sum()))
+    yield GaugeMetricFamily("mrc_evs_flapping", text, float((recent >= _FLAPPING).sum()))
     text = "Number of EVs that carry traffic."
     yield Rows("gauge", "mrc_usable_evs", text, labels.peer_plane, s.per_plane(s.usable))
     text = "Median of the EVs' smoothed round-trip times; NaN without any."
