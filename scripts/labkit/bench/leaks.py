@@ -47,7 +47,7 @@ def _reload(lab: Lab, times: int) -> None:
     text = path.read_text(encoding="utf-8")
     try:
         for n in range(times - 1):
-            path.write_text(f"{text}\n[health]\n{_SETTINGS[n % 2]}\n", encoding="utf-8")
+            path.write_text(text.replace("[health]\n", f"[health]\n{_SETTINGS[n % 2]}\n"), encoding="utf-8")
             observe.reload(lab, SOURCE)
     finally:
         path.write_text(text, encoding="utf-8")
