@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
 
 from labkit.bench import jumping_clock
 from labkit.bench.bad_days import FABRIC, PEER4
@@ -23,8 +25,10 @@ from labkit.cluster.patience import wait_for
 from labkit.entry import progress
 from labkit.traffic.candidates import SOURCE
 from mrcd.errors import MachineError
+from mrcd.health import event_file
+from mrcd.health.event_file import EventFile
 
-ROUNDS, WARM = 8, 4  # of which the first ones fill caches and the history of events
+ROUNDS, WARM = 8, 4  # of which the first ones fill caches
 PARTS = 5  # of a round
 LINK_EVENTS, RELOADS, THEFTS, SECONDS = 256, 25, 3, 2160.0  # in a part
 GROWTH = 0.01  # of the memory, from the last warm round to the last
@@ -64,6 +68,18 @@ def _steal_routes(lab: Lab, times: int) -> None:
         wait_for("the route is taken back", is_ours, _WITHIN_S, 0.02)
 
 
+def _fill_history(lab: Lab) -> None:
+    """Gives the next daemon as many events as it keeps, so that those of the day replace others, and add none."""
+    path = lab.run_dir(SOURCE) / event_file.FILE
+    path.unlink(missing_ok=True)
+    event: dict[str, Any] = dict.fromkeys(("peer", "ev", "plane", "t1", "from", "to"))
+    event |= {"kind": "daemon", "reason": "reloaded", "monotonic_ns": 0, "evidence": {"secrets": [1]}}
+    kept = EventFile(path)
+    for number in range(1, event_file.MOST + 1):
+        kept.append(event | {"id": number, "time": datetime.now(UTC).isoformat(timespec="milliseconds")})
+    kept.close()
+
+
 @contextmanager
 def _jumping(lab: Lab) -> Iterator["subprocess.Popen[bytes]"]:
     """A block in which the daemon of SOURCE has the jumping clock."""
@@ -71,6 +87,7 @@ def _jumping(lab: Lab) -> Iterator["subprocess.Popen[bytes]"]:
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
         wait_for("mrcd has ended", lambda: lab.daemon_pid(SOURCE) is None, _WITHIN_S)
+    _fill_history(lab)
     argv = [sys.executable, jumping_clock.__file__, "--config", str(lab.state.cluster_file), "--host", SOURCE]
     argv += ["--run-dir", str(lab.run_dir(SOURCE)), "--bpffs", str(lab.state.bpffs(SOURCE))]
     with lab.state.log(SOURCE).open("ab") as log:
