@@ -24,7 +24,7 @@
 #define CLOCK_MONOTONIC 1 /* clockid_t */
 
 #define TIMER_LOST_NS 20000000ULL /* the timer packet is lost if it does not pass for so long */
-#define IDLE_SWEEPS 3 /* of a peer after an idle timeout, until it has answered */
+#define IDLE_SWEEPS 3 /* of a peer after an idle timeout */
 
 static __always_inline struct mrc_timer *timer_packet(void)
 {

@@ -3,8 +3,8 @@
  *
  * Timer callbacks cannot send packets. So while any traffic is dense, a packet of this host circulates through a veth
  * pair made for it (tmrc0), paced to MRC_TIMER_NS by a queueing discipline (tbf). Where a flow has stopped
- * (idle_timeout.h), each pass sends probes made of it: for a report, and on the peer's EVs while none comes. So a failed
- * path is known before TCP retransmits, even without the daemon.
+ * (idle_timeout.h), each pass sends probes made of it: on the peer's EVs, and for a report. So a failed path is known
+ * before TCP retransmits, even without the daemon.
  */
 #ifndef MRC_TIMER_PACKET_H
 #define MRC_TIMER_PACKET_H
@@ -59,9 +59,7 @@ static __always_inline void keep_timer_packet(struct __sk_buff *skb, const struc
 	send_clone(skb, self, CLONE_TIMER_PACKET, 0);
 }
 
-/* Ask the next idle peer for a report, and queue it to be asked again: for the next part of a report, or because the
- * request was lost. A report tells of every packet, so EVs are probed only where an answer is missing.
- */
+/* Sweep the next idle peer, and queue it for another sweep, because a request can be lost. */
 static long handle_idle_peer(__u64 i, void *context)
 {
 	struct sweep *s = context;
@@ -71,7 +69,7 @@ static long handle_idle_peer(__u64 i, void *context)
 	struct mrc_peer *peer;
 	struct mrc_clock *clock = tick_clock();
 	__u64 now = now_ns();
-	int is_paid, is_trusted, is_answered;
+	int is_paid, is_trusted;
 
 	(void)i;
 	if (!clock || bpf_map_pop_elem(&mrc_idle_peers, &idle))
@@ -84,9 +82,6 @@ static long handle_idle_peer(__u64 i, void *context)
 	peer = peer_at(idle.host_id);
 	if (!reports || !peer || !peer->configured || !aged(now, reports->requested_ns, MRC_TIMER_NS / 2))
 		return 0; /* the flow continues, and its traffic requests reports */
-	is_answered = reports->applied_seq == *(volatile __u32 *)&reports->report_seq;
-	if (is_answered && idle.left + report_parts() <= IDLE_SWEEPS)
-		return 0;
 	__builtin_memset(&s->request, 0, sizeof(s->request));
 	s->request.host_id = idle.host_id;
 	s->request.kind = MRC_PROBE_SUSPICION;
@@ -98,7 +93,7 @@ static long handle_idle_peer(__u64 i, void *context)
 	 */
 	is_paid = clock->budget > (__s64)budget_reserve();
 	is_trusted = reports->unpaid_packets < BURST_PROBES_MAX * PACKETS_PER_PROBE;
-	if (!is_answered && is_trusted && is_paid)
+	if (is_trusted && is_paid)
 		bpf_loop(evs, sweep_ev, s, 0);
 	reports->unpaid_packets += s->sent * PACKETS_PER_PROBE;
 	s->request.now = now;
@@ -109,8 +104,7 @@ static long handle_idle_peer(__u64 i, void *context)
 	}
 	if (is_paid)
 		__sync_fetch_and_add(&clock->budget, -(__s64)s->sent);
-	/* A sweep may take longer than that, and so may an answer. */
-	idle.due_ns = s->request.now + MRC_TIMER_NS / 2 + reports->rtt_ns;
+	idle.due_ns = s->request.now + MRC_TIMER_NS / 2; /* a sweep may take longer than that */
 	if (--idle.left)
 		bpf_map_push_elem(&mrc_idle_peers, &idle, 0);
 	return 0;

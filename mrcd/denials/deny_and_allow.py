@@ -125,13 +125,12 @@ class DenialControl:
         await self.table.save(OWN)
 
     def _shorten_last(self, low: list[Standing]) -> bool:
-        """Give an end to denials that leave a peer none of the present paths. Returns whether there are any."""
-        last = {s.peer: s.evs for s in low if s.evs <= s.denied}
+        """Give an end to denials that leave a peer none of the present paths for long. Returns if there are any."""
+        lasting = [(scope, d) for scope, d in self.table if self.table.left_s(d) > LAST_PATHS_S]
+        covered = {(self._peers[row], ev) for _, d in lasting for row, ev in d.evs or ()}
+        last = {s.peer: s.evs for s in low if s.evs and all((s.peer, ev) in covered for ev in s.evs)}
         found = [
-            (scope, d)
-            for scope, d in self.table
-            if self.table.left_s(d) > LAST_PATHS_S
-            and any(ev in last.get(self._peers[row], ()) for row, ev in d.evs or ())
+            (scope, d) for scope, d in lasting if any(ev in last.get(self._peers[row], ()) for row, ev in d.evs or ())
         ]
         for scope, d in found:
             self.table.shorten(scope, d, LAST_PATHS_S)

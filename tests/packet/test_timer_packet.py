@@ -190,21 +190,6 @@ def test_after_a_flow_stops_every_ev_is_probed(stage: Stage, packet: Packet, gso
     assert len(stage.bench.dataplane.events()) == 0  # the daemon is not woken
 
 
-@pytest.mark.parametrize(("answered", "sweeps", "reports"), [(1, 2, 3), (2, 1, 1)], ids=["traffic's", "the first"])
-def test_evs_are_probed_only_where_no_report_has_come(stage: Stage, answered: int, sweeps: int, reports: int) -> None:
-    """The peer has answered the report that traffic requested last, or the first one after it, and no other."""
-    row = stage.bench.reports(H2)
-    while True:
-        row["applied_seq"] = row["report_seq"] + answered
-        stage.dense()
-        stage.rest()
-        if not stage.stood_still():
-            break
-    assert len(stage.reports()) == reports
-    evs = Counter(Ether(f.data)[MRC].ev for f in stage.requests if not Ether(f.data)[MRCProbe].counts)
-    assert evs == dict.fromkeys(range(EVS), sweeps)
-
-
 @pytest.mark.parametrize("bench", [Setup("srh", evs=256), Setup(evs=256)], ids=["srh", "usid"], indirect=True)
 def test_the_timer_packet_fits_mrc0_at_the_smallest_mtu(stage: Stage) -> None:
     with stage.mtu(stage.bench.plan.inner_mtu):

@@ -320,6 +320,13 @@ def test_a_denial_that_becomes_that_of_a_peers_last_path_gets_an_end(host: Host)
     assert (host.denied(1), host.denied(3)) == (set(), {5})
 
 
+def test_a_denial_that_ends_soon_gives_no_end_to_others(host: Host) -> None:
+    host.deny("t1:1:2")
+    host.deny("peer:h1", force=True, for_s=1800)
+    host.again()
+    assert {d["target"]: d["remaining_s"] for d in host.control.brief()} == {"t1:1:2": None, "peer:h1": 1800}
+
+
 def test_an_unreadable_file_is_renamed_and_allows_nothing(host: Host) -> None:
     host.deny("plane:1")
     host.deny("ev:h1:2")
