@@ -69,6 +69,7 @@ class FileSource:
         self.running: Loaded | None = None
         self.refusal: Refusal | None = None
         self._on_disk: tuple[str, FleetFile | None] | None = (self.cluster, self.wanted)  # or soon; None: not known
+        self._disk_error = ""  # of the last write
 
     @property
     def newest(self) -> FleetFile | None:
@@ -153,8 +154,11 @@ class FileSource:
             else:
                 self.kept_path.unlink(missing_ok=True)
         except (MrcdError, OSError) as e:
-            log.error("a restart without etcd would take an older cluster file: %s", e)
-            self._on_disk = None
+            if str(e) != self._disk_error:
+                log.error("a restart without etcd would take an older cluster file: %s", e)
+            self._disk_error, self._on_disk = str(e), None
+        else:
+            self._disk_error = ""
 
     @property
     def running_path(self) -> Path:

@@ -64,11 +64,10 @@ class Listener:
         if peer is None or place is None:  # the event belongs to an earlier configuration
             return
         added_for, added = self.added_evidence.pop((row, number), (reason, {}))
-        if reason is Reason.PROBED:
-            if not self._starts.take(int(record["ns"])):
-                return
-        elif not self._budget.take(int(record["ns"])):
-            key = (*place, int(record["before"]), int(record["after"]), reason)
+        is_start = reason is Reason.PROBED
+        if not (self._starts if is_start else self._budget).take(int(record["ns"])):
+            where = (place[0], None) if is_start else place  # a start has EVs on all T1s
+            key = (*where, int(record["before"]), int(record["after"]), reason)
             self._summed.setdefault(key, []).append(record)
             return
         self._events.add(

@@ -32,8 +32,8 @@ class PeerWatch:
         self._config, self._tables = plan.config.cluster, tables
         self._events, self._changed = events, changed
         self._budget, self._now_ns = Budget(), 0
-        # (reason, before, after, planes that are up) → peers whose changes have no events of their own
-        self._summed: dict[tuple[str, str | None, str | None, tuple[int, ...] | None], set[int]] = {}
+        # (reason, before, after, planes that are up) → when it first had no event of its own, ns; and of which rows
+        self._summed: dict[tuple[str, str | None, str | None, tuple[int, ...] | None], tuple[int, set[int]]] = {}
         self.names = {p.host.id: p.host.name for p in plan.peers}
         self.silent: set[int] = set()  # rows of peers that have not answered for some time
         n = len(tables.peers)
@@ -162,15 +162,17 @@ class PeerWatch:
         after: str | None = None,
         up: tuple[int, ...] | None = None,
     ) -> None:
-        if self._budget.take(self._now_ns):
+        if not self._summed and self._budget.take(self._now_ns):  # else an event would come before an older sum
             evidence = {} if up is None else {"planes_up": list(up)}
             self._events.add("peer", peer=self.names[row], reason=reason, before=before, after=after, evidence=evidence)
         else:
-            self._summed.setdefault((reason, before, after, up), set()).add(row)
+            self._summed.setdefault((reason, before, after, up), (self._now_ns, set()))[1].add(row)
 
     def log_sums(self) -> None:
         """Logs the changes that have no events of their own: one event for all peers with the same change."""
         summed, self._summed = self._summed, {}
-        for (reason, before, after, up), rows in summed.items():
+        for (reason, before, after, up), (first_ns, rows) in summed.items():
             evidence = {"peers": len(rows)} | ({} if up is None else {"planes_up": list(up)})
-            self._events.add("peer", reason=reason, before=before, after=after, evidence=evidence)
+            self._events.add(
+                "peer", reason=reason, before=before, after=after, evidence=evidence, monotonic_ns=first_ns
+            )

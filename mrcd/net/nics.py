@@ -105,12 +105,13 @@ class Nics:
 
         Of neighbours only a first hop is, with another MAC than the last reconcile() found.
         """
-        if change.neighbour:
-            ifindex, address, mac = change.neighbour
-            return address == str(self.plan.config.interfaces.gateway) and self.macs.get(ifindex) != mac
         names = {*self.plan.interfaces, *self.plan.config.overlay.interfaces}
         own = {self._links[name].ifindex for name in names if name in self._links}
         own |= {port.physical.ifindex for port in self.ports.values()}
+        if change.neighbour:
+            ifindex, address, mac = change.neighbour
+            is_first_hop = ifindex in own and address == str(self.plan.config.interfaces.gateway)
+            return is_first_hop and self.macs.get(ifindex) != mac
         return change.ifindex in (0, *own) or change.name in names
 
     async def first_hops_changed(self) -> bool:
@@ -165,7 +166,9 @@ class Nics:
             )
 
     async def _first_hops(self) -> dict[int, str]:
-        return await self._netlink.neighbours(str(self.plan.config.interfaces.gateway))
+        nics = {self._links[name].ifindex for name in self.plan.interfaces if name in self._links}
+        found = await self._netlink.neighbours(str(self.plan.config.interfaces.gateway))
+        return {ifindex: mac for ifindex, mac in found.items() if ifindex in nics}
 
     async def _pace(self, mtu: int, longest: int) -> None:
         """Makes the veth of the timer packet, and paces it. If that fails, there is no timer packet."""

@@ -150,6 +150,7 @@ FIRST_HOP, MAC = "fe80::1", "02:00:00:00:00:05"
         (Change(Neighbour(5, FIRST_HOP, None)), False, False),  # it was not resolved before either
         (Change(Neighbour(5, FIRST_HOP, MAC)), False, True),
         (Change(Neighbour(4, "fe80::2", MAC)), False, False),
+        (Change(Neighbour(77, FIRST_HOP, MAC)), False, False),
         (Change(), False, True),
         (Change(ifindex=5, name="renamed", up=True), False, True),
         (Change(ifindex=77, name="p4", up=False), False, True),
@@ -160,7 +161,8 @@ FIRST_HOP, MAC = "fe80::1", "02:00:00:00:00:05"
         (Change(ifindex=77), False, False),
     ],
     ids=[
-        *("as before", "while looking", "another", "lost", "lost as before", "found", "no first hop", "anything"),
+        *("as before", "while looking", "another", "lost", "lost as before", "found", "no first hop", "other link"),
+        "anything",
         *("own link", "new link of a plane", "new mrc0", "own address"),
         *("a container's link", "the same while looking", "a container's address"),
     ],

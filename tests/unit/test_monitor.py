@@ -45,7 +45,7 @@ def test_transitions_before_the_start_are_logged() -> None:
 
 def test_changes_of_many_evs_are_summed_by_place_and_reason() -> None:
     b = Bench()
-    for _ in range(300):  # of a start: no news, and no sum
+    for _ in range(300):  # of a start: no news, and summed by plane
         b.programs.change(3, 7, EvState.GOOD, Reason.PROBED)
     for _ in range(100):
         for row, ev in ((1, 5), (3, 5), (1, 2)):
@@ -57,11 +57,12 @@ def test_changes_of_many_evs_are_summed_by_place_and_reason() -> None:
     b.look(1000)
     sums = b.said()[512:]
     assert [(e["peer"], e["ev"], e["plane"], e["t1"], e["to"], e["evidence"]) for e in sums] == [
+        (None, None, 1, None, "GOOD", {"evs": 44, "peers": 1}),
         (None, None, 1, 1, "ASSUMED_BAD", {"evs": 72, "peers": 2}),
         (None, None, 0, 2, "ASSUMED_BAD", {"evs": 36, "peers": 1}),
         (None, None, 0, 2, "GOOD", {"evs": 36, "peers": 1}),
     ]
-    assert sentence(sums[0]).endswith(" UTC 72 EVs to 2 peers, plane 1, T1 1: ASSUMED_BAD → ASSUMED_BAD, overdue")
+    assert sentence(sums[1]).endswith(" UTC 72 EVs to 2 peers, plane 1, T1 1: ASSUMED_BAD → ASSUMED_BAD, overdue")
     b.programs.change(1, 5, EvState.ASSUMED_BAD, Reason.OVERDUE)  # 2 s later
     b.monitor.log_events()
     assert (b.said()[-1]["peer"], b.said()[-1]["ev"]) == ("h1", 5)

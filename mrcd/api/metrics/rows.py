@@ -40,7 +40,7 @@ class Rows(Metric):
         name = self.name + "_total" * (self.type == "counter")
         family = self.name if is_openmetrics else name
         numbers = self._values.tolist()
-        words = map(str, numbers) if self._values.dtype.kind in "iub" else map(_number, numbers)
+        words = map(str, numbers) if self._values.dtype.kind in "iu" else map(_number, numbers)
         series = [f"{name}{at}{word}\n" for at, word in zip(self._labels, words, strict=True)]
         return f"# HELP {family} {self.documentation}\n# TYPE {family} {self.type}\n" + "".join(series)
 

@@ -80,7 +80,7 @@ def _moment(ctx: click.Context, param: click.Parameter, given: str | None) -> da
 
 def _is_wanted(event: Json, since: datetime | None, wanted: dict[str, object]) -> bool:
     if is_sum(event):  # of which nobody knows the peers
-        wanted = wanted | {"peer": None, "ev": None}
+        wanted = wanted | {"peer": None} | ({"ev": None} if event["kind"] == "ev" else {})
     return all(value is None or event.get(key) == value for key, value in wanted.items()) and (
         since is None or datetime.fromisoformat(event["time"]) >= since
     )

@@ -97,8 +97,8 @@ def _configured(lab: Lab, sections: Sections) -> Iterator[None]:
     document = tomllib.loads(before)
     for section, values in sections.items():
         document.setdefault(section, {}).update(values)
-    _reload(lab, "\n".join(toml_text.lines(document, defaults=False)) + "\n")
     try:
+        _reload(lab, "\n".join(toml_text.lines(document, defaults=False)) + "\n")
         yield
     finally:
         _reload(lab, before)
@@ -112,7 +112,7 @@ def _reload(lab: Lab, text: str) -> None:
 
 
 class Counts:
-    """What mrcd has sent so far, and the time of its programs, in all hosts together."""
+    """Sums over all hosts of a lab: packets that mrcd has sent, by kind, and the CPU time of its programs in ns."""
 
     def __init__(self, lab: Lab) -> None:
         self._sums: dict[str, float] = {"data": 0, "copies": 0, "reports": 0}
