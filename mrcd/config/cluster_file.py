@@ -28,6 +28,7 @@ from mrcd.config.sizes import MAX_EVS_PER_PEER, MAX_PLANES, MAX_PREFIXES, MAX_T0
 from mrcd.errors import ConfigError, UnknownHost
 
 MAX_SEGMENTS = 6
+_ERRORS_NAMED = 10
 _MAX_CPUS = 8192  # NR_CPUS of the largest kernels
 # These define EV numbers, addresses and headers, so a packet's sender and receiver must have the same.
 AGREED = ("block", "underlay", "planes", "evs_per_peer", "encapsulation", "udp_port")
@@ -401,9 +402,10 @@ def _validated(model: type[S], data: dict[str, Any], text: str, source: str) -> 
         with heap.collector_paused():
             return model.model_validate(data)
     except ValidationError as e:
-        found = [explain(dict(f), text, model) for f in e.errors()]
+        found = [explain(dict(f), text, model) for f in e.errors()[:_ERRORS_NAMED]]
         hint = "correct the file; mrcd.toml(5) explains each key, and scripts/deploy/mrcd.toml is a commented example"
-        raise ConfigError(f"{source}: " + "; ".join(found), hint=hint) from None
+        more = f"; and {e.error_count() - len(found)} more errors" if e.error_count() > len(found) else ""
+        raise ConfigError(f"{source}: " + "; ".join(found) + more, hint=hint) from None
 
 
 def load(path: Path) -> Config:

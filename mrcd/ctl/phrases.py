@@ -62,6 +62,11 @@ def some(things: Iterable[object], most: int = 5) -> str:
     return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
+def number_of(count: object, thing: str) -> str:
+    """Return how many there are as text: 1 peer, 2 peers."""
+    return f"{text(count)} {thing}" + "s" * (count != 1)
+
+
 def moment(iso: object) -> str:
     """Return an ISO 8601 time without its UTC suffix, because the heading names UTC."""
     return text(iso).removesuffix("Z").removesuffix("+00:00")
@@ -73,8 +78,8 @@ def sentence(event: Mapping[str, Any]) -> str:
     named, evidence = _named_target(event), event.get("evidence") or {}
     subject = f"{event['kind']} {named}" if named else location(event) or text(event.get("kind"))
     if is_sum(event):
-        of_evs = f"{evidence.get('evs')} EVs to {evidence['peers']} peers, {subject}"
-        subject = of_evs if event["kind"] == "ev" else f"{evidence['peers']} peers"
+        peers = number_of(evidence["peers"], "peer")
+        subject = f"{number_of(evidence.get('evs'), 'EV')} to {peers}, {subject}" if event["kind"] == "ev" else peers
     error = evidence.get("error")
     why = f"{text(event.get('reason'))}: {error}" if error else text(event.get("reason"))
     return f"{moment(event.get('time'))} UTC {subject}: {change}{why}"

@@ -26,7 +26,7 @@ import numpy as np
 
 from mrcd.denials import answers, targets
 from mrcd.denials.record import Denial
-from mrcd.denials.table import FLEET, OWN, SCOPES, DenialTable
+from mrcd.denials.table import FLEET, LAST_PATHS_S, OWN, SCOPES, DenialTable
 from mrcd.denials.targets import Evs, Short, Standing, Target, by_row
 from mrcd.errors import MachineError, MrcdError, UsageError
 from mrcd.fabric.topology import Plan
@@ -45,8 +45,6 @@ log = logging.getLogger("mrcd.denials")
 _RETRY_S = 1.0
 _SAVE_RETRY_S = 10.0
 _EVS_PER_STEP = 256  # EVs changed before the event loop serves other tasks
-LAST_PATHS_S = 86_400.0
-"""A denial that leaves a peer without any usable path ends after this time: its undo may need that path."""
 UNRECORDED_S = 3600.0
 """A denial that is found in the tables and that no file names ends after this time."""
 _SEND_NS = 5_000_000  # a CPU that has chosen an EV sends its packet within this time
@@ -89,9 +87,9 @@ class DenialControl:
                 self._is_started = True
             await self._write()
             low = self._below_floor()
-            if self._shorten_last(low):
+            for scope in self.table.use_last_path_ends(self._leave_none(low)):
                 self._wake.set()
-                await self.table.save(OWN)
+                await self.table.save(scope)
         self._warn_below_floor(low)
 
     async def _restore(self) -> None:
@@ -108,10 +106,9 @@ class DenialControl:
         for scope in SCOPES:
             for d in self.table.read(scope):
                 covered |= set(await self._evs(d.target))
-                if d.left_s(self.table.now(scope)):
-                    self.table.enter(scope, d)
-                else:
-                    self._events.add("denial", reason="expired", evidence={"target": str(d.target)})
+                self.table.enter(scope, d)
+        for scope, d in self.table.expired():
+            self._end(scope, d, "expired")
         return covered
 
     async def _adopt(self, unrecorded: Evs) -> None:
@@ -124,18 +121,16 @@ class DenialControl:
             self.table.enter(OWN, Denial(target, now, now + UNRECORDED_S, reason))
         await self.table.save(OWN)
 
-    def _shorten_last(self, low: list[Standing]) -> bool:
-        """Give an end to denials that leave a peer none of the present paths for long. Returns if there are any."""
-        lasting = [(scope, d) for scope, d in self.table if self.table.left_s(d) > LAST_PATHS_S]
+    def _leave_none(self, low: list[Standing]) -> set[tuple[bool, Target]]:
+        """Return the denials for more than LAST_PATHS_S that leave a peer none of the present paths."""
+        lasting = [(of, d) for of, d in self.table if d.last_path_until or self.table.left_s(d) > LAST_PATHS_S]
         covered = {(self._peers[row], ev) for _, d in lasting for row, ev in d.evs or ()}
         last = {s.peer: s.evs for s in low if s.evs and all((s.peer, ev) in covered for ev in s.evs)}
-        found = [
-            (scope, d) for scope, d in lasting if any(ev in last.get(self._peers[row], ()) for row, ev in d.evs or ())
-        ]
-        for scope, d in found:
-            self.table.shorten(scope, d, LAST_PATHS_S)
-            log.warning("%s is denied for 24 h from now on: a peer has no other path", d.target)
-        return bool(found)
+        return {
+            (scope, d.target)
+            for scope, d in lasting
+            if any(ev in last.get(self._peers[row], ()) for row, ev in d.evs or ())
+        }
 
     def _warn_below_floor(self, low: list[Standing]) -> None:
         """Warn where restored denials leave too few of the present paths. They stay in force."""

@@ -33,8 +33,11 @@ class Denial:
     drain: bool = False  # made by `mrcctl drain`
     forced: bool = False
     host: str = ""  # on which a fleet-wide denial was asked for
+    # This host's own end, by its own clock: while the denial leaves a peer no path. Saved, not compared:
+    last_path_until: float | None = field(default=None, compare=False)
     # State of this host while the denial is in force; neither saved nor compared:
     end: float = field(default=math.inf, compare=False)  # seconds of the monotonic clock
+    last_path_end: float = field(default=math.inf, compare=False)  # the same
     evs: Evs | None = field(default=None, compare=False)  # that the target covers now; None: not selected yet
     lost_before: int | None = field(default=None, compare=False)  # packets lost on these EVs when the denial began
 
@@ -84,9 +87,9 @@ def write(path: Path, denials: list[Denial]) -> None:
 def as_json(d: Denial) -> dict[str, Any]:
     """Return a denial as the file keeps it."""
     plain = {"since": d.since, "until": d.until, "reason": d.reason, "uid": d.uid}
-    return (
-        {"target": d.target.words, "drain": d.drain, "forced": d.forced} | plain | ({"host": d.host} if d.host else {})
-    )
+    some = {"host": d.host or None, "last_path_until": d.last_path_until}
+    made = {"target": d.target.words, "drain": d.drain, "forced": d.forced} | plain
+    return made | {name: value for name, value in some.items() if value is not None}
 
 
 def from_json(document: Any) -> Denial:
@@ -96,17 +99,19 @@ def from_json(document: Any) -> Denial:
     try:
         words, since, until = document["target"], document["since"], document["until"]
         uid, reason, host = document["uid"], document["reason"], document.get("host", "")
+        own_end = document.get("last_path_until")
         kinds: list[tuple[object, tuple[type, ...]]] = [
             (since, (int, float)), (until, (int, float, type(None))), (uid, (int, type(None))), (reason, (str,)),
             (document["drain"], (bool,)), (document["forced"], (bool,)), (words, (list,)), (host, (str,)),
+            (own_end, (int, float, type(None))),
         ]  # fmt: skip
         if not all(type(value) in types for value, types in kinds) or not all(type(w) is str for w in words):
             raise ValueError("a denial has a field of the wrong type")
-        if not all(0 <= t < _LAST for t in (since, until or 0)):
+        if not all(0 <= t < _LAST for t in (since, until or 0, own_end or 0)):
             raise ValueError("a denial has a time out of range")
         target = parse(words)
         drain, forced = document["drain"], document["forced"]
-        return Denial(target, since, until, checked_reason(reason), uid, drain, forced, checked_reason(host))
+        return Denial(target, since, until, checked_reason(reason), uid, drain, forced, checked_reason(host), own_end)
     except KeyError as e:
         raise ValueError(f"a denial lacks the field {e}") from None
     except UsageError as e:
@@ -115,13 +120,14 @@ def from_json(document: Any) -> Denial:
 
 def brief(d: Denial, left_s: float) -> dict[str, Any]:
     """Return a denial as the API shows it. Times are UTC."""
+    until = min((t for t in (d.until, d.last_path_until) if t is not None), default=None)
     return {
         "target": str(d.target),
         "action": "drain" if d.drain else "deny",
         "reason": d.reason,
         "uid": d.uid,
         "since": _iso(d.since),
-        "until": None if d.until is None else _iso(d.until),
+        "until": None if until is None else _iso(until),
         "remaining_s": None if math.isinf(left_s) else round(max(0.0, left_s), 3),
         "forced": d.forced,
         "host": d.host or None,

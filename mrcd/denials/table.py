@@ -22,6 +22,8 @@ log = logging.getLogger("mrcd.denials.table")
 OWN, FLEET = False, True
 """The scopes of denials: of this host alone, and of the whole fleet. Each has its own file."""
 SCOPES = (OWN, FLEET)
+LAST_PATHS_S = 86_400.0
+"""A denial that leaves a peer without any usable path ends after this time: its undo may need that path."""
 
 
 class DenialTable:
@@ -80,7 +82,11 @@ class DenialTable:
 
     def enter(self, scope: bool, d: Denial) -> None:
         """Put a denial into force. It replaces an earlier one of the same target and scope."""
-        self._denials[scope, d.target] = replace(d, end=self.clock() + d.left_s(self.now(scope)))
+        own_left_s = math.inf
+        if d.last_path_until is not None:  # a wrong clock at a boot makes it no longer than it ever is
+            own_left_s = min(max(0.0, d.last_path_until - self.wall()), LAST_PATHS_S)
+        now, left_s = self.clock(), d.left_s(self.now(scope))
+        self._denials[scope, d.target] = replace(d, end=now + left_s, last_path_end=now + own_left_s)
 
     def cover(self, target: Target, evs: Evs) -> None:
         """Note the EVs that the denials of a target cover now."""
@@ -88,10 +94,21 @@ class DenialTable:
             if d := self.get(scope, target):
                 self._denials[scope, target] = replace(d, evs=evs)
 
-    def shorten(self, scope: bool, d: Denial, seconds: float) -> None:
-        """Have a denial in force end after this time. What etcd wants stays as it is: this host only ends it."""
-        until = self.wall() + seconds if scope == OWN else d.until
-        self._denials[scope, d.target] = replace(d, until=until, end=self.clock() + seconds)
+    def use_last_path_ends(self, leave_none: set[tuple[bool, Target]]) -> set[bool]:
+        """Have these denials, which leave a peer none of the present paths, end in LAST_PATHS_S, if not sooner.
+
+        Others have their own ends again. Returns the scopes in which anything has changed.
+        """
+        changed = set()
+        for scope, d in self:
+            is_last = (scope, d.target) in leave_none
+            if is_last == (d.last_path_until is not None):
+                continue
+            changed.add(scope)
+            until, end = (self.wall() + LAST_PATHS_S, self.clock() + LAST_PATHS_S) if is_last else (None, math.inf)
+            self._denials[scope, d.target] = after = replace(d, last_path_until=until, last_path_end=end)
+            self.add_event("last_path" if is_last else "not_last_path", after)
+        return changed
 
     def forget_evs(self) -> None:
         """Drop the EVs of all denials: the paths have changed."""
@@ -103,7 +120,7 @@ class DenialTable:
 
     def left_s(self, d: Denial) -> float:
         """Return the seconds until a denial in force ends; inf if it has no end."""
-        return d.end - self.clock()
+        return min(d.end, d.last_path_end) - self.clock()
 
     def next_end_s(self, *scopes: bool) -> float:
         """Return the seconds until the next denial of these scopes ends; inf if none ends."""

@@ -54,6 +54,7 @@ class PeerWatch:
         self._known_heads[known], self._known_heard[known] = heads[known], heard[known]
         self._known_wires[known] = before._known_wires[known]  # noqa: SLF001 - the same class
         self.silent = before.silent & self.names.keys() - replaced_hosts
+        self._budget = before._budget  # noqa: SLF001 - the same class
 
     @property
     def detached(self) -> bool:

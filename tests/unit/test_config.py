@@ -88,6 +88,16 @@ def test_overlapping_prefixes_are_found_wherever_they_stand() -> None:
 # ---- files ----
 
 
+def test_of_many_errors_a_few_are_named() -> None:
+    text = "".join(f"[[hosts]]\nid = {n}\n" for n in range(3000))
+    with pytest.raises(ConfigError) as refused:
+        cluster_file.parse(text)
+    message = str(refused.value.args[0])
+    assert message.count("required, but missing") == 10
+    assert len(message) < 2000
+    assert message.endswith(" more errors")
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b'[cluster]\nname = "\xff\xfe"\n')
     (tmp_path / "wrong").write_text("[cluster]\nplanes = 0\n" + TWO)

@@ -22,8 +22,9 @@ from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
 from mrcd.daemon.reload import Reloader
 from mrcd.denials import targets
-from mrcd.denials.deny_and_allow import LAST_PATHS_S, UNRECORDED_S, DenialControl, Document
+from mrcd.denials.deny_and_allow import UNRECORDED_S, DenialControl, Document
 from mrcd.denials.record import Denial
+from mrcd.denials.table import LAST_PATHS_S
 from mrcd.denials.targets import Target
 from mrcd.errors import MachineError, UsageError
 from mrcd.fabric import topology
@@ -56,6 +57,9 @@ class Host:
 
     def again(self) -> None:
         self.control = DenialControl(self.path, self.bench.log, lambda: self.wall, lambda: self.clock)
+        self.reload()
+
+    def reload(self) -> None:
         self.run(self.control.use_paths(self.bench.plan, self.tables, self.bench.monitor))
 
     @property
@@ -318,6 +322,33 @@ def test_a_denial_that_becomes_that_of_a_peers_last_path_gets_an_end(host: Host)
     assert (host.denied(1), host.denied(3)) == ({6}, {5, 6})
     host.later(1)
     assert (host.denied(1), host.denied(3)) == (set(), {5})
+
+
+def test_a_reload_that_is_taken_back_gives_its_denials_their_own_ends_again(host: Host) -> None:
+    host.deny("t1:1:2")
+    all_paths = host.bench.arrays.evs["configured"][1].copy()
+    for configured, expected in (([ev == 6 for ev in range(8)], LAST_PATHS_S), (all_paths, None)):
+        host.bench.arrays.evs["configured"][1] = configured
+        host.reload()
+        assert [d["remaining_s"] for d in host.control.brief()] == [expected]
+        host.again()
+        assert [d["remaining_s"] for d in host.control.brief()] == [expected]
+    assert [r for r in host.told() if "last" in r] == ["last_path", "not_last_path"]
+
+
+def test_a_fleet_wide_denial_of_a_last_path_ends_in_time_although_the_daemon_restarts(host: Host) -> None:
+    target = targets.parse(["t1:1:2"])
+    wanted = {target: Denial(target, host.wall)}
+    host.run(host.control.use_fleet_wide(wanted))
+    host.bench.arrays.evs["configured"][1] = [ev == 6 for ev in range(8)]
+    for left_s in (LAST_PATHS_S, 3600):
+        host.again()
+        host.run(host.control.use_fleet_wide(wanted))
+        assert [d["remaining_s"] for d in host.control.brief()] == [left_s]
+        host.later(LAST_PATHS_S - 3600)
+    host.later(7200 - LAST_PATHS_S)
+    assert host.denied(1) == set()
+    assert list(host.run(host.control.use_fleet_wide(wanted))) == [wanted[target]]
 
 
 def test_a_denial_that_ends_soon_gives_no_end_to_others(host: Host) -> None:

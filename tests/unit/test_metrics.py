@@ -75,7 +75,7 @@ class Host(Arrays):
     def histograms(self) -> Any:
         return self.counts
 
-    def text(self) -> str:
+    def text(self, accept: str = "") -> str:
         """One scrape, with what the process says of itself."""
         registry = CollectorRegistry()
         monitor = SimpleNamespace(ticks=Durations())
@@ -92,7 +92,7 @@ class Host(Arrays):
         registry.register(TablesCollector(cast(Daemon, daemon), self.source))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        return encode(registry, "")[0].decode()
+        return encode(registry, accept)[0].decode()
 
     def scrape(self) -> dict[str, float]:
         """Series → value."""
@@ -375,3 +375,11 @@ def test_the_page_lists_all_metrics() -> None:
     compare(listed, found, in_file="docs/metrics.md", known_from="mrcd/api/metrics/")
     differing = {name: (listed[name], found[name]) for name in found if listed[name] != found[name]}
     assert not differing, f"docs/metrics.md has another type or other labels: metric → (there, scraped) {differing}"
+
+
+@pytest.mark.parametrize("escaping", ["", ";escaping=underscores", ";escaping=dots", "; escaping=values"])
+def test_all_names_have_the_one_escaping_that_is_told(escaping: str) -> None:
+    text = Host().text(f"application/openmetrics-text;version=1.0.0{escaping},text/plain;q=0.5")
+    names = re.findall(r"^(mrc_\w+)", text, re.M)
+    assert names
+    assert not [name for name in names if "__" in name]

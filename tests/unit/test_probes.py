@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from mrcd.api.metrics.recent_events import event_lines
 from mrcd.config import cluster_file
 from mrcd.config.cluster_file import Health
 from mrcd.ctl.phrases import sentence
@@ -121,6 +122,7 @@ def test_many_changes_of_peers_are_summed() -> None:
     assert (down["peer"], down["evidence"]) == (None, {"peers": 2, "planes_up": [0]})
     assert (up["peer"], up["evidence"]) == (None, {"peers": 2, "planes_up": [0, 1]})
     assert sentence(down).endswith(" UTC 2 peers: port_status")
+    assert event_lines([down])[0]["text"].startswith("2 peers: port_status (")
 
 
 def test_a_new_plan_reports_nothing_again() -> None:

@@ -82,9 +82,10 @@ def _subject(group: Sequence[Event]) -> str:
     named = [_numbered(name, numbers - {None}) for name, numbers in places]
     place = ", ".join(words for words in named if words)
     if event.get("kind") != "ev":
-        parts = [str(event.get("kind")) if event.get("kind") != "plane" else "", str(who or ""), place]
+        kind = "" if event.get("kind") == "plane" or peers > 1 else str(event.get("kind"))
+        parts = [kind, str(who or ""), place]
     elif _evs(group) > 1:
-        parts = [f"{_evs(group)} EVs to {who}", f"({place})" if place else ""]
+        parts = [f"{_evs(group)} EVs to {who or '1 peer'}", f"({place})" if place else ""]
     else:
         parts = [f"{who} EV {event.get('ev')}", f"({place})" if place else ""]
     return " ".join(part for part in parts if part)
@@ -96,8 +97,8 @@ def _evs(group: Sequence[Event]) -> int:
 
 
 def _summed(event: Event, what: str) -> int:
-    """Return how many EVs or peers an event is about. Only events of EVs are sums."""
-    return int((event.get("evidence") or {}).get(what, 1)) if event.get("kind") == "ev" else 1
+    """Return how many EVs or peers an event is about. Only events of EVs and peers are sums."""
+    return int((event.get("evidence") or {}).get(what, 1)) if event.get("kind") in ("ev", "peer") else 1
 
 
 def _numbered(name: str, numbers: set[Any]) -> str:

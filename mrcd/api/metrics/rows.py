@@ -4,6 +4,7 @@
 The client library takes 5 µs for each line. It writes all other families.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
 _EOF = b"# EOF\n"
+_ESCAPING = re.compile(r";\s*escaping=[^,;\s]*")  # no name of ours needs any: all keep the default, underscores
 Heads = Sequence[str]  # the labels of each series, as text between its name and its value
 
 
@@ -47,7 +49,7 @@ class Rows(Metric):
 
 def encode(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """Return all metrics in the best format that a client accepts, and its content type."""
-    encoder, content_type = choose_encoder(accept)
+    encoder, content_type = choose_encoder(_ESCAPING.sub("", accept))
     is_openmetrics = content_type.startswith("application/openmetrics-text")
     families = list(registry.collect())
     others = [f for f in families if not isinstance(f, Rows)]

@@ -49,9 +49,10 @@ def _change_links(lab: Lab, events: int) -> None:
 def _reload(lab: Lab, times: int) -> None:
     path = lab.state.cluster_file
     text = path.read_text(encoding="utf-8")
+    settings = text.index("[health]\n") + len("[health]\n")
     try:
         for n in range(times - 1):
-            path.write_text(text.replace("[health]\n", f"[health]\n{_SETTINGS[n % 2]}\n"), encoding="utf-8")
+            path.write_text(f"{text[:settings]}{_SETTINGS[n % 2]}\n{text[settings:]}", encoding="utf-8")
             observe.reload(lab, SOURCE)
     finally:
         path.write_text(text, encoding="utf-8")
