@@ -378,13 +378,17 @@ SEC("tc")
 int mrc_tick(struct __sk_buff *skb)
 {
 	struct tick t = { .sweep = { .skb = skb, .node = node() }, .clock = tick_clock(), .resizes = 1 };
+	__u64 wait_ns;
 
 	if (!t.sweep.node || !t.clock ||
 	    bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0))
 		return TICK_NS / NS_PER_US;
 	t.sweep.node->ticked_ns = now_ns();
 	t.clock->by_daemon++;
-	return tick(&t) / NS_PER_US;
+	wait_ns = tick(&t);
+	if (wait_ns > TICK_NS)
+		t.sweep.node->ticked_ns += wait_ns - TICK_NS; /* it is not silent until the next tick is missing */
+	return wait_ns / NS_PER_US;
 }
 
 /* Probe links of this host, by BPF_PROG_TEST_RUN with any packet of sufficient size. It is no part of mrc_tick: no

@@ -265,7 +265,7 @@ enum mrc_probe_kind {
 /* The tick of this host. One entry. Programs only. */
 struct mrc_clock {
 	__u64 packet_due_ns; /* when the timer packet runs the tick next, while the daemon is silent */
-	__u64 active_ns; /* when the tick last served a peer with EV deadlines or with overdue answers */
+	__u64 active_ns; /* when the tick last found EV deadlines, overdue answers, or probes that traffic has paid for */
 	__u64 refilled_ns; /* when the budget was last refilled */
 	__s64 budget; /* probes that may be sent now beyond those that traffic pays for; negative = overdrawn */
 	__u64 by_daemon; /* ticks run by the daemon; a count */
@@ -329,7 +329,7 @@ struct mrc_node {
 	__u32 merge_ifindex; /* daemon: mrc0's peer, through which TCP segments reach GRO; 0 = they are not merged */
 	__u32 merge_xdp; /* daemon: 1 = also those that XDP has popped, because the NIC cannot merge them */
 	__u8 overlay_eth[12]; /* daemon: mrc0's address and its peer's, in the order of an Ethernet header */
-	__u64 ticked_ns; /* programs: when the daemon last ran the tick */
+	__u64 ticked_ns; /* programs: when the daemon last ran the tick; later by what the next one is later than usual */
 	__u32 idle_us; /* daemon: time between two sweeps of a peer */
 	__u32 idle_evs; /* daemon: EVs that such a sweep probes; 0 = all */
 };

@@ -287,6 +287,7 @@ struct sweep {
 	struct request request;
 	__u32 first; /* EV to begin with */
 	__u32 sent; /* requests */
+	__u32 uncertain; /* sweep at most so many EVs, and only those that lag or have packets in flight; 0 = any EVs */
 };
 
 /* Probe the i-th EV of a sweep, if a probe on it is due. */
@@ -298,8 +299,16 @@ static long sweep_ev(__u64 i, void *context)
 	const struct mrc_path_stats *stats = path_stats_at(index);
 	const struct mrc_ev *ev = ev_at(index);
 
+	if (!stats || !ev)
+		return 0;
+	if (s->uncertain) {
+		if (s->sent >= s->uncertain)
+			return 1;
+		if (!stats->lag_ns && (__u32)ev->tx_packets - stats->offset == stats->rx + stats->deficit)
+			return 0; /* every packet has arrived or is known to be lost */
+	}
 	s->request.now = now_ns(); /* now, not earlier: a sweep can take longer than packets take to arrive */
-	if (!stats || !ev || (stats->probe_after_ns > s->request.now && !is_slow(ev)))
+	if (stats->probe_after_ns > s->request.now && !is_slow(ev))
 		return 0;
 	s->request.number = number;
 	s->sent += send_request(s->skb, &s->request);

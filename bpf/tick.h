@@ -16,6 +16,8 @@
 #define TICK_PEERS 1024 /* peers per tick, at most: bounds a tick in which no peer is due */
 #define TICK_MAX_NS 200000ULL /* a tick serves no further peer after this time: it delays packets on its CPU */
 #define DAEMON_SILENT_NS 50000000ULL /* a daemon that has run no tick for so long is silent: two ticks are missing */
+#define ACTIVE_NS 3000000000ULL /* longer than any back-off: within it, some EV is or was out of use, or traffic flowed */
+#define CALM_TICK_NS 100000000ULL /* longest time between two ticks else: events of the programs wake the daemon */
 #define UNCONFIGURED_RECHECK_NS 1000000000ULL /* a row without a peer is looked at again after this time */
 /* EVs in a sweep of a peer with overdue answers: a sample is enough to tell whether it is alive. */
 #define DOUBT_SWEEP_EVS 64
@@ -215,6 +217,8 @@ static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 	if (!more || !sum)
 		return; /* keep the fraction */
 	spent = __sync_lock_test_and_set(sum, 0);
+	if (spent)
+		clock->active_ns = now;
 	clock->refilled_ns = now;
 	extra = spent / 3 < more / 2 ? spent / 3 : more / 2;
 	/* The lower bound forgives what suspicion has spent beyond a second's worth. */
@@ -228,20 +232,24 @@ static __always_inline __u64 tick(struct tick *t)
 {
 	struct mrc_clock *clock = t->clock;
 	__u32 peers = settings.peers < TICK_PEERS ? settings.peers : TICK_PEERS;
+	__u64 wait_ns;
 
-	t->clock->wait_ns = TICK_NS;
 	if (__sync_lock_test_and_set(&clock->busy, 1))
-		return t->clock->wait_ns; /* another CPU runs it */
-	t->clock->began_ns = now_ns();
-	refill(clock, t->clock->began_ns);
+		return TICK_NS; /* another CPU runs it */
+	clock->wait_ns = TICK_NS;
+	clock->began_ns = now_ns();
+	refill(clock, clock->began_ns);
 	visit_neighbours(&t->sweep, clock);
 	if (settings.peers <= TICK_PEERS) /* random, so that a short budget does not always miss the same peers */
 		clock->cursor = bpf_get_prandom_u32() % (settings.peers ?: 1);
 	bpf_loop(peers, serve_next, t, 0);
 	if (settings.peers > TICK_PEERS) /* a small random step forward: a tick may have had time for few peers only */
 		clock->cursor += bpf_get_prandom_u32() % 64;
+	if (clock->wait_ns == TICK_NS && aged(clock->began_ns, clock->active_ns, ACTIVE_NS))
+		clock->wait_ns = CALM_TICK_NS;
+	wait_ns = clock->wait_ns;
 	__sync_lock_test_and_set(&clock->busy, 0);
-	return t->clock->wait_ns;
+	return wait_ns;
 }
 
 #endif

@@ -3,8 +3,8 @@
  *
  * Timer callbacks cannot send packets. So while any traffic is dense, a packet of this host circulates through a veth
  * pair made for it (tmrc0), paced to MRC_TIMER_NS by a queueing discipline (tbf). Where a flow has stopped
- * (idle_timeout.h), each pass sends probes made of it: on the peer's EVs, and for a report. So a failed path is known
- * before TCP retransmits, even without the daemon.
+ * (idle_timeout.h), each pass sends probes made of it: on EVs that lag or have packets in flight, and for a report. So a
+ * failed path is known before TCP retransmits, even without the daemon.
  */
 #ifndef MRC_TIMER_PACKET_H
 #define MRC_TIMER_PACKET_H
@@ -17,7 +17,6 @@
 #define TIMER_TYPE 0x88b5
 /* The packet ends after so long without dense traffic, if no peer is left to sweep. */
 #define TIMER_IDLE_NS 100000000ULL
-#define ACTIVE_NS 3000000000ULL /* longer than any back-off: within it, some EV is or was out of use */
 #define EARLY_PASSES_MAX 256 /* more than tbf lets through at once after a pause */
 #define IDLE_PEERS_PER_PASS 4 /* peers swept per pass: bounds the time of a pass */
 #define IDLE_SWEEP_EVS 64 /* EVs per peer and pass: bounds the time of a pass */
@@ -59,11 +58,12 @@ static __always_inline void keep_timer_packet(struct __sk_buff *skb, const struc
 	send_clone(skb, self, CLONE_TIMER_PACKET, 0);
 }
 
-/* Sweep the next idle peer, and queue it for another sweep, because a request can be lost. */
+/* Sweep the next idle peer: probe its EVs that lag or have packets in flight, and request a report. Queue it for
+ * another sweep, because a request can be lost. Without such EVs a report has told of all packets.
+ */
 static long handle_idle_peer(__u64 i, void *context)
 {
 	struct sweep *s = context;
-	__u32 evs = settings.evs_per_peer < IDLE_SWEEP_EVS ? settings.evs_per_peer : IDLE_SWEEP_EVS;
 	struct mrc_idle_peer idle;
 	struct mrc_reports *reports;
 	struct mrc_peer *peer;
@@ -93,8 +93,13 @@ static long handle_idle_peer(__u64 i, void *context)
 	 */
 	is_paid = clock->budget > (__s64)budget_reserve();
 	is_trusted = reports->unpaid_packets < BURST_PROBES_MAX * PACKETS_PER_PROBE;
-	if (is_trusted && is_paid)
-		bpf_loop(evs, sweep_ev, s, 0);
+	if (is_trusted && is_paid) {
+		s->uncertain = IDLE_SWEEP_EVS;
+		bpf_loop(settings.evs_per_peer, sweep_ev, s, 0);
+		s->uncertain = 0;
+		if (!s->sent)
+			return 0;
+	}
 	reports->unpaid_packets += s->sent * PACKETS_PER_PROBE;
 	s->request.now = now;
 	if ((is_paid || is_trusted) && begin_sweep_report(s, peer, reports) &&

@@ -109,23 +109,28 @@ static __always_inline int write_counts(struct __sk_buff *skb, __u32 host_id, __
 	return bpf_skb_store_bytes(skb, sizeof(struct outer_packet) + MRC_BALLAST, c.scratch->count, bytes, 0);
 }
 
-/* Turn a request into the reply of host `host_id`. */
-static __always_inline void make_reply(struct outer_packet *p, __u32 host_id)
+/* Send a packet back to its sender, as switches do with link probes. */
+static __always_inline void turn_round(struct outer_packet *p)
 {
-	struct in6_addr requester = p->ip6.saddr;
 	__u8 mac[ETH_ALEN];
 
 	__builtin_memcpy(mac, p->eth.h_source, ETH_ALEN);
 	__builtin_memcpy(p->eth.h_source, p->eth.h_dest, ETH_ALEN);
 	__builtin_memcpy(p->eth.h_dest, mac, ETH_ALEN);
-	p->ip6.daddr = requester;
+	p->ip6.daddr = p->ip6.saddr;
+}
+
+/* Turn a request into the reply of host `host_id`. */
+static __always_inline void make_reply(struct outer_packet *p, __u32 host_id)
+{
+	turn_round(p);
 	p->ip6.saddr.s6_addr16[3] = bpf_htons(1 + (host_id - 1) / HOSTS_PER_T0);
 	p->ip6.saddr.s6_addr16[7] = bpf_htons(host_id + 1);
 	p->mrc.type = MRC_PROBE_REPLY;
 	p->mrc.receiver = p->mrc.sender;
 	p->mrc.sender = bpf_htons(host_id);
 	p->mrc.tx_ns = bpf_cpu_to_be64(bpf_ktime_get_ns());
-	p->probe.status = 0;
+	p->probe.status = bpf_htons(MRC_WIRE_VERSION << MRC_STATUS_WIRE);
 	p->probe.generation = bpf_htonl(1);
 }
 
@@ -158,8 +163,12 @@ int echo(struct __sk_buff *skb)
 	bpf_skb_pull_data(skb, sizeof(*p));
 	p = (void *)(long)skb->data;
 	if ((void *)(p + 1) > (void *)(long)skb->data_end || p->ip6.nexthdr != IPPROTO_UDP ||
-	    p->mrc.version != MRC_PROBE_VERSION)
+	    p->mrc.version != (p->mrc.type == MRC_DATA ? MRC_WIRE_VERSION : MRC_PROBE_VERSION))
 		return TC_ACT_UNSPEC;
+	if (p->mrc.receiver == p->mrc.sender) {
+		turn_round(p);
+		return bpf_redirect(skb->ifindex, 0);
+	}
 	count_arrival(p, skb->len);
 	host_id = bpf_ntohs(p->mrc.receiver);
 	number = bpf_ntohs(p->mrc.ev);

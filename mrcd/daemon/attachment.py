@@ -45,7 +45,7 @@ async def detach(daemon: Daemon, force: bool) -> str:
 async def _announced(daemon: Daemon) -> None:
     """Announce the status to all peers, and wait until probes have carried it, ANNOUNCED_S at most."""
     daemon.monitor.announce()
-    rows = [p.host.id for p in daemon.plan.peers]
+    rows = daemon.plan.rows
     until = time.monotonic() + ANNOUNCED_S
     while time.monotonic() < until:
         watches = daemon.tables.watches[rows]

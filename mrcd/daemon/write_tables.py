@@ -12,7 +12,7 @@ from mrcd.config.hosts import Network
 from mrcd.fabric.links import links
 from mrcd.fabric.paths import Block
 from mrcd.fabric.topology import Plan
-from mrcd.health.probe_pace import pace
+from mrcd.health import probe_pace
 from mrcd.kernel import abi, enums
 from mrcd.kernel.pinned import Tables, prefix_key
 from mrcd.net import drivers
@@ -68,9 +68,9 @@ def write_peers(
                 erased.erase(row, table, row)  # the others stay: both ends count on if the peer comes back
             for name in ("clock_ns", "untagged"):  # another host may come
                 erased.erase(row, tables.auths[name], row)
-    rows = np.array([p.host.id for p in plan.peers], np.int64)
-    probe_pace = pace(plan.config.health, len(rows), plan.ev_count, plan.config.cluster.evs_per_peer)
-    tables.node["idle_us"], tables.node["idle_evs"] = probe_pace.interval_ns // 1000, probe_pace.window
+    rows = plan.rows
+    pace = probe_pace.of_plan(plan)
+    tables.node["idle_us"], tables.node["idle_evs"] = pace.interval_ns // 1000, pace.window
     changed = []
     for start in range(0, len(rows), _AT_ONCE):
         which = np.arange(start, min(start + _AT_ONCE, len(rows)))

@@ -5,6 +5,7 @@ srv6.py defines the numbering; paths.py computes the EVs of many peers at once.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from ipaddress import IPv6Address
 
 import numpy as np
@@ -99,6 +100,11 @@ class Plan:
     sids: tuple[IPv6Address, ...]  # destination of arriving packets, per plane
     peers: tuple[Peer, ...]
     paths: Paths = field(repr=False, compare=False)
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """The host ids of the peers: their rows in the tables."""
+        return np.array([p.host.id for p in self.peers], np.int64)
 
     @property
     def overhead(self) -> int:

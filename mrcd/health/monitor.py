@@ -31,6 +31,7 @@ _PEERS_NS = 100_000_000  # between two checks of the peers, on which their route
 _LOST_NS = 1_000_000_000  # between two checks for lost events, and two sums of events
 MIN_WAIT_S = 0.001
 _URGENT_S = 0.005  # a tick that is due sooner takes precedence over the checks,
+_CALM_S = 0.05  # a tick that is due later: no traffic flows, and no EV is out of use (bpf/tick.h)
 _MAX_DELAY_NS = 500_000_000  # but not for longer than this
 _EVENTS_AT_ONCE = 8  # less than a millisecond
 _TRIES = 16
@@ -60,6 +61,7 @@ class Monitor:
         self.ticks = Durations()
         self._has_next_read = False  # another call of _read_events is scheduled
         self._is_hurried = False  # the next tick is the event loop's next call
+        self._is_calm = False  # the next tick comes late, because nothing happens
         self._last_error = ""  # of the last tick
 
     async def run(self) -> None:
@@ -99,6 +101,7 @@ class Monitor:
             log.error("%s; mrcd continues to watch paths", error)
         self._last_error = error
         self.ticks.add(time.perf_counter() - begun)
+        self._is_calm = wait_s > _CALM_S
         self._next = self._loop.call_later(max(wait_s, MIN_WAIT_S), self._work)
 
     def _work_now(self) -> None:
@@ -110,7 +113,7 @@ class Monitor:
 
     def read_events(self) -> None:
         """Reads all events of the programs, and logs those of few EVs. Runs the tick at once if it has work."""
-        if self._listener.drain():
+        if self._listener.drain() or self._is_calm:
             self._work_now()
 
     def log_events(self) -> None:
@@ -124,7 +127,7 @@ class Monitor:
 
     def _read_events(self) -> None:
         """Logs some events at a time: thousands of paths may fail at once, and the tick must not wait for them."""
-        if self._listener.drain(_EVENTS_AT_ONCE):
+        if self._listener.drain(_EVENTS_AT_ONCE) or self._is_calm:
             self._work_now()
         if self._loop and self._listener.is_behind and not self._has_next_read:
             self._has_next_read = True

@@ -41,6 +41,11 @@ class PeerWatch:
         self._known_heads = np.full(n, _UNKNOWN_HEAD)
         self._known_heard = np.zeros(n, bool)  # whether each peer had been heard
         self._known_wires = self._wires(np.arange(n))
+        self._told = (
+            b"",
+            b"",
+            0,
+        )  # what probes said of the peers, who had been heard, and the own version, at the last check
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
         self._is_routed = True  # no peer's usable EVs differed from those of its routes
         self._steady_ns = np.zeros(n, np.int64)  # time of the last change of a peer's usable EVs
@@ -93,8 +98,12 @@ class PeerWatch:
     def check(self, rows: NDArray[np.int64], now: int) -> None:
         """Checks the status, the usable EVs and the silence of these peers; `now` is CLOCK_MONOTONIC in ns."""
         self._now_ns = now
-        self._note_statuses(rows)
-        self._note_versions(rows)
+        heard = (self._tables.peers["heard_ns"][rows] > 0).tobytes()
+        told = self._heads[rows].tobytes(), heard, self._own_wire
+        if told != self._told:
+            self._note_statuses(rows)
+            self._note_versions(rows)
+            self._told = told
         self._note_usable(rows, now)
         silent = self._tables.watches["silent"][rows] != 0
         if silent.any() or self.silent:

@@ -17,7 +17,7 @@ from mrcd.fabric.topology import Plan
 
 _MS = 1_000_000
 _UNREACHABLE_NS = 3_000_000_000
-_MIN_WINDOW = 16  # EVs: fewer are not worth the cost of handling the peer
+_SHARE = 8  # of the allowed probes, one in so many is for this rotation; the rest is for retries and suspected EVs
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,20 @@ class Pace:
     interval_ns: int
 
 
-def pace(settings: Health, peers: int, evs: int, evs_per_peer: int) -> Pace:
-    """Returns the pace for `peers` peers with `evs` EVs together, and at most `evs_per_peer` each.
-
-    Half of the allowed probes are for this rotation; the rest is for retries and suspected EVs.
-    """
+def pace(settings: Health, planes: int, peers: int, evs: int, evs_per_peer: int) -> Pace:
+    """Returns the pace for `peers` peers with `evs` EVs together, at most `evs_per_peer` each, on `planes` planes."""
     interval_ns = settings.idle_interval_ms * _MS
     allowed = settings.idle_probes * settings.idle_interval_ms // 1000  # probes per interval
     if evs + peers <= allowed:  # each peer needs one more request, for a report
         return Pace(0, interval_ns)
-    window = min(max(allowed // peers - 1, _MIN_WINDOW), evs_per_peer)
-    return Pace(window, max(interval_ns, peers * (window + 1) * 2_000_000_000 // settings.idle_probes))
+    window = min(max(allowed // peers - 1, planes), evs_per_peer)
+    return Pace(window, max(interval_ns, peers * (window + 1) * _SHARE * 1_000_000_000 // settings.idle_probes))
+
+
+def of_plan(plan: Plan) -> Pace:
+    """Returns the pace of a plan."""
+    c = plan.config
+    return pace(c.health, c.cluster.planes, len(plan.peers), plan.ev_count, c.cluster.evs_per_peer)
 
 
 def unreachable_ns(plan: Plan) -> int:
@@ -46,9 +49,7 @@ def unreachable_ns(plan: Plan) -> int:
 
     With many peers it is longer: each is probed less often.
     """
-    c = plan.config
-    found = pace(c.health, len(plan.peers), plan.ev_count, c.cluster.evs_per_peer)
-    return max(_UNREACHABLE_NS, 3 * found.interval_ns)
+    return max(_UNREACHABLE_NS, 3 * of_plan(plan).interval_ns)
 
 
 def hold_down_ns(settings: Health, flaps: NDArray[Any] | int) -> NDArray[np.int64]:

@@ -41,7 +41,7 @@ class Snapshot:
 
     def __init__(self, tables: Tables, plan: Plan) -> None:
         self.tables, self.plan = tables, plan
-        self.rows = np.array([p.host.id for p in plan.peers], np.int64)
+        self.rows = plan.rows
         self.planes, self.width = plan.paths.shape
         self.used = slice(0, self.planes * self.width)
         self.peers, self.auths = Columns(tables.peers, self.rows), Columns(tables.auths, self.rows)

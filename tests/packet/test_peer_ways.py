@@ -2,9 +2,11 @@
 """Tests what mrcd makes of the routes that the kernel takes to peers: its own, another program's, none."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address, ip_interface, ip_network
+from typing import cast
 
 import pytest
 
@@ -17,6 +19,7 @@ from mrcd.net.netlink import Netlink
 from mrcd.net.way import Way
 from tests.packet.wires import Namespace, until
 from tests.packet.witness import as_root, run, sync_on
+from tests.unit import simulated_time
 from tests.unit.diagnosed_host import text
 
 pytestmark = as_root
@@ -122,6 +125,31 @@ def test_peers_are_asked_by_turns(ns: Namespace, nics: tuple[int, int]) -> None:
     rows = [p.host.id for p in plan.peers]
     assert asked == (rows + rows)[:48]
     assert len(rows) == 39
+
+
+def test_after_a_change_all_peers_are_asked_once_and_then_one_in_a_second() -> None:
+    plan = topology.plan(cluster_file.parse(text(t0s=2, hosts=100)), "h0")
+    asked: list[tuple[int, float]] = []
+
+    async def look() -> None:
+        loop = asyncio.get_running_loop()
+        written = lambda row: asked.append((row, loop.time()))  # noqa: E731
+        ways = PeerWays(cast(Netlink, None), asyncio.Lock(), written, lambda: None)
+        task = loop.create_task(ways.run(lambda: plan))
+        await asyncio.sleep(10)
+        for _ in range(40):  # as another program may do
+            ways.ask_soon()
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(100)
+        task.cancel()
+
+    simulated_time.run(look())
+    rows = [p.host.id for p in plan.peers]
+    assert sorted(row for row, _ in asked[:199]) == rows
+    in_s = Counter(int(at) for _, at in asked)
+    assert len(rows) == 199
+    assert max(in_s.values()) <= 4 * 64
+    assert [in_s[s] for s in (*range(3, 10), *range(20, 110))] == [1] * 97
 
 
 def test_a_peer_that_left_is_forgotten(ns: Namespace, nics: tuple[int, int]) -> None:

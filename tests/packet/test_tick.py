@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests mrc_tick: new and failed EVs, links, missing reports, silent and idle peers."""
 
+import struct
 from collections import Counter
 
 import numpy as np
@@ -10,7 +11,7 @@ from scapy.packet import Packet, Raw
 
 from labkit.traffic.wire import MRCProbe
 from mrcd.health import probe_pace
-from mrcd.kernel import abi
+from mrcd.kernel import abi, libbpf
 from mrcd.kernel.enums import EvState, ProbeKind, Reason
 from tests.packet.clock import MS, advance, now
 from tests.packet.packets import ALL_PLANES, EVS, H1, H2, H5
@@ -18,6 +19,7 @@ from tests.packet.reports import EVERY, Reporter, events, others, state
 from tests.packet.rig import Bench, Setup
 from tests.packet.ticks import (
     ASSUMED_BAD,
+    CALM_TICK_S,
     DENIED,
     ETH_HLEN,
     GOOD,
@@ -553,8 +555,29 @@ def test_a_tick_probes_nothing_without_peers_or_while_another_cpu_runs_it(
         bench.tables.clock["busy"] = 1
     else:
         bench.tables.peers["configured"] = 0
-    assert run_tick(bench) == TICK_S
+    assert run_tick(bench) == (TICK_S if which == "busy" else CALM_TICK_S)
     assert probe_requests(wires) == ([], [])
+
+
+@pytest.mark.parametrize("busy", ["nothing", "traffic", "an EV out of use", "an overdue report"])
+def test_in_calm_weather_ticks_are_rare_and_the_daemon_is_not_silent_meanwhile(bench: Bench, busy: str) -> None:
+    bench.tables.node["idle_us"] = 10**9
+    bench.tables.watches["swept_ns"] = now()
+    run_ticks(bench, 5000, 20)  # the weights of all EVs are full now
+    bench.tables.node["ticked_ns"] = 0
+    if busy == "traffic":
+        libbpf.update_elem(bench.map_fd("mrc_paid"), bytes(4), struct.pack("I", 1))
+    elif busy == "an EV out of use":
+        fail_ev(bench, 3)
+    elif busy == "an overdue report":
+        bench.reports(H2)["report_seq"] += 1
+        bench.reports(H2)["requested_ns"] = now()
+        bench.tables.watches["due_ns"][H2] = 0
+    found = run_tick(bench, 1000)
+    assert (found == CALM_TICK_S) == (busy == "nothing")
+    assert bench.tables.node["ticked_ns"] == now() + (CALM_TICK_S - TICK_S) * 1e9 * (busy == "nothing")
+    if busy == "traffic":
+        assert [run_tick(bench, ms) for ms in (2900, 100, 20)] == [TICK_S, CALM_TICK_S, CALM_TICK_S]
 
 
 def test_probes_are_counted_by_kind(bench: Bench) -> None:

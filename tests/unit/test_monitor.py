@@ -230,9 +230,13 @@ def test_a_flow_that_stops_runs_the_tick_at_once() -> None:
     assert b.said() == []
 
 
-def test_a_transition_is_logged_at_once_and_runs_no_tick() -> None:
+@pytest.mark.parametrize("is_calm", [False, True], ids=["busy", "calm"])
+def test_a_transition_is_logged_at_once_and_runs_the_tick_in_calm_weather_only(
+    monkeypatch: pytest.MonkeyPatch, is_calm: bool
+) -> None:
     b = Bench()
     b.programs.tick_wait_s = 3600.0
+    monkeypatch.setattr(monitor, "_CALM_S", 0.05 if is_calm else 3600.0)
 
     async def work(running: "asyncio.Task[None]") -> None:
         await until(lambda: b.programs.ticks == 1)
@@ -240,12 +244,13 @@ def test_a_transition_is_logged_at_once_and_runs_no_tick() -> None:
         await until(lambda: any(e["kind"] == "ev" for e in b.log.newest(KEPT)))
 
     play(b, work)
-    assert b.programs.ticks == 1
+    assert b.programs.ticks == 1 + is_calm
 
 
-def test_a_shared_failure_runs_the_tick_before_all_events_are_logged() -> None:
+def test_a_shared_failure_runs_the_tick_before_all_events_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     b = Bench()
     b.programs.tick_wait_s = 3600.0
+    monkeypatch.setattr(monitor, "_CALM_S", 3600.0)
     logged: list[int] = []
     tick = b.programs.tick
 

@@ -210,7 +210,7 @@ def test_another_srh_is_another_path(other: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("idle_probes", "idle_us", "idle_evs"),
-    [(4000, 100_000, 0), (100, 360_000, 8)],  # two peers, six EVs: eight probes in an interval; 60 ms have room for six
+    [(4000, 100_000, 0), (100, 480_000, 2)],  # two peers, six EVs: six requests, of 12.5 in a second
 )
 def test_the_pace_of_idle_probes_is_written(idle_probes: int, idle_us: int, idle_evs: int) -> None:
     t = Arrays(3, 8)

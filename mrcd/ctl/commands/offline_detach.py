@@ -16,7 +16,7 @@ from typing import Any
 from mrcd.config.devices import peer_of
 from mrcd.daemon.quiet import QUIET_MS, QUIET_TRIES, wait_quiet
 from mrcd.errors import KernelError, MachineError, MrcdError
-from mrcd.health.probe_pace import pace
+from mrcd.health import probe_pace
 from mrcd.kernel import abi, libbpf
 from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.links import Links, Point
@@ -133,8 +133,8 @@ def _wait_quiet(running: Running, lock: int) -> bool:
             if dataplane.fresh:
                 dataplane.remove_staged()
                 raise MachineError("the pinned tables have another version")
-            window = pace(plan.config.health, len(plan.peers), plan.ev_count, plan.config.cluster.evs_per_peer).window
-            peers = [p.host.id for p in plan.peers]
+            window = probe_pace.of_plan(plan).window
+            peers = plan.rows.tolist()
             return asyncio.run(wait_quiet(tables, lambda: [dataplane.sweep(row, 0, window) for row in peers]))
         except (MrcdError, OSError, ValueError, KeyError, TypeError):  # also: another version wrote the configuration
             time.sleep(QUIET_MS * QUIET_TRIES / 1000)  # the programs tell each peer that sends a probe meanwhile

@@ -53,11 +53,11 @@ class CauseWatch:
         self.memory.note_counters(time.monotonic_ns(), tables.drops(), arrivals, received)
         known = self.memory.sizes, *self.memory.refused, *self.memory.unroutable, *self.memory.ways.items()
         seen = (known, *_marks(Snapshot(tables, plan)))  # before the facts: what changes in between is read again
-        facts = Facts(tables, plan, self.memory)
         self._unread += 1
         if seen == self._seen and self._unread < _AFTER:
             return self._found
         self._unread = 0
+        facts = Facts(tables, plan, self.memory)
         if seen == self._seen and self._is_well:
             good = np.broadcast_to(np.uint8(Verdict.GOOD), (len(facts.rows), facts.used.stop))
             if not facts.has_slow(good):

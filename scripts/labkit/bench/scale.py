@@ -155,9 +155,9 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
 
 
 def _wait_until_quiet(pid: int) -> None:
-    """Waits until a start with many peers has written its routes, which is not idle time."""
+    """Waits until a start with many peers has written its routes and compared them, which is not idle time."""
     for _ in range(30):
-        if cpu_ratio(pid, 2.0) < 0.1:
+        if cpu_ratio(pid, 2.0) < 0.05:
             return
 
 
