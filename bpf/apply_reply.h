@@ -72,7 +72,7 @@ static __always_inline void note_answer(__u32 host_id, int is_expected)
 		watch->unanswered = 0;
 	if (watch->silent == 1) {
 		watch->silent = MRC_HEARD_AGAIN;
-		watch->due_ns = 0;
+		serve_soon(host_id);
 	}
 	if (watch->pending && is_expected)
 		watch->pending--;

@@ -7,7 +7,7 @@
 
 #include "neighbours.h"
 
-#define TICK_NS 20000000ULL /* longest time between two ticks */
+#define TICK_NS 20000000ULL /* longest time between two ticks, but in calm weather (tick.h) */
 /* A packet of a failed EV that a report misses counts as lost if it has not arrived after this time, or after two
  * probes: packets overtake each other, by more where CPUs are busy.
  */

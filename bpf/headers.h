@@ -143,26 +143,26 @@ static __always_inline __u64 delivery_ns(struct __sk_buff *skb)
 	return skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO ? skb->tstamp : 0;
 }
 
-#define SENT_AGAIN 0x8000 /* in tc_index, beside the priority */
+#define ALONE 0x8000 /* in tc_index, beside the priority */
 
 /* Leave a packet to mrc0, which segments it. Its packets return through mrc0's peer, without their priority: a veth
- * clears it, but not tc_index. Higher priorities are lost; they name classes of a qdisc. `sent_again`: TCP sends this
- * packet again.
+ * clears it, but not tc_index. Higher priorities are lost; they name classes of a qdisc. `alone`: as
+ * is_alone() says.
  */
-static __always_inline int leave_to_mrc0(struct __sk_buff *skb, int sent_again)
+static __always_inline int leave_to_mrc0(struct __sk_buff *skb, int alone)
 {
-	skb->tc_index = (skb->priority < SENT_AGAIN ? skb->priority : 0) | (sent_again ? SENT_AGAIN : 0);
+	skb->tc_index = (skb->priority < ALONE ? skb->priority : 0) | (alone ? ALONE : 0);
 	return TC_ACT_UNSPEC;
 }
 
-/* Restore the priority of a packet that leave_to_mrc0() has left to mrc0. Returns 1 if it is sent again. */
+/* Restore the priority of a packet that leave_to_mrc0() has left to mrc0. Returns 1 if it is alone. */
 static __always_inline int take_from_mrc0(struct __sk_buff *skb)
 {
-	int sent_again = !!(skb->tc_index & SENT_AGAIN);
+	int alone = !!(skb->tc_index & ALONE);
 
-	skb->priority = skb->tc_index & (SENT_AGAIN - 1);
+	skb->priority = skb->tc_index & (ALONE - 1);
 	skb->tc_index = 0;
-	return sent_again;
+	return alone;
 }
 
 /* Push a data packet: make room, count it on its EV, write the headers and send it. `segments`: its packets on the

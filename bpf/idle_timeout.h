@@ -12,6 +12,7 @@
 
 #include "arith.h"
 #include "maps.h"
+#include "wake_up.h"
 
 /* The timeout comes after steady traffic would have requested the next report, but before TCP's first reaction. Linux
  * starts to look for lost reordered packets (RFC 8985 §6.2) one jiffy after an ACK, 4 ms at HZ=250. It sends the tail
@@ -20,7 +21,6 @@
  */
 #define DAEMON_TIMEOUT_NS 4000000ULL
 #define TIMEOUT_SLACK_NS 1000000ULL /* added to the time in which steady traffic would request a report */
-#define EVENT_BACKLOG_MAX 4096 /* bytes of unread events */
 #define CLOCK_MONOTONIC 1 /* clockid_t */
 
 #define TIMER_LOST_NS 20000000ULL /* the timer packet is lost if it does not pass for so long */
@@ -46,7 +46,6 @@ static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idl
 {
 	struct mrc_idle_peer idle = { .due_ns = now_ns(), .host_id = *host_id, .left = IDLE_SWEEPS };
 	struct mrc_watch *watch;
-	struct mrc_event *event;
 
 	(void)map;
 	(void)idle_timer;
@@ -57,17 +56,7 @@ static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idl
 		watch->timed_out = 1;
 		watch->due_ns = 0;
 	}
-	/* Nobody reads the events: keep the room for state transitions. */
-	if (bpf_ringbuf_query(&mrc_events, BPF_RB_AVAIL_DATA) > EVENT_BACKLOG_MAX)
-		return 0;
-	event = bpf_ringbuf_reserve(&mrc_events, sizeof(*event), 0);
-	if (!event)
-		return 0;
-	__builtin_memset(event, 0, sizeof(*event));
-	event->ns = idle.due_ns;
-	event->host_id = *host_id;
-	event->ev = MRC_EVENT_IDLE_TIMEOUT;
-	bpf_ringbuf_submit(event, 0);
+	send_wake_up(*host_id, idle.due_ns);
 	return 0;
 }
 

@@ -24,10 +24,10 @@
  *
  * Programs and where they are attached:
  *
- *   mrc_push        tc egress of mrc0, tc ingress of mrc0's peer: steps 1 to 3. In burst granularity at mrc0; only
+ *   mrc_push        tc egress of mrc0, tc ingress of mrc0's peer: steps 1 to 3. In burst and bundle granularity at mrc0; only
  *                   segments of bursts that mrc0 had to segment first come to its peer (tunnel.h). In packet
- *                   granularity at the peer; at mrc0 it keeps the priority of packets, and what TCP sends
- *                   again
+ *                   granularity at the peer; at mrc0 it keeps the priority of packets, and which segments
+ *                   of TCP are alone
  *   mrc_probe       tc egress of mrc0's peer: turns a clone into a probe request, a copy or the timer packet
  *   mrc_timer       tc ingress of tmrc0: handles each pass of the timer packet
  *   mrc_pop         tc ingress of the plane NICs: steps 4 to 7
@@ -94,7 +94,7 @@ int mrc_push(struct __sk_buff *skb)
 	struct mrc_node *self = node();
 	struct mrc_rotation *rotation;
 	struct mrc_peer *peer;
-	int ack, at_mrc0, sent_again = 0, part;
+	int ack, at_mrc0, alone = 0, part;
 	__u32 segments, length, gap_us, entry, host_id, policy;
 	enum mrc_drop reason;
 
@@ -103,9 +103,9 @@ int mrc_push(struct __sk_buff *skb)
 	at_mrc0 = skb->ifindex == self->overlay_ifindex;
 	reason = parse_inner(skb, &key, &inner);
 	if (at_mrc0 && settings.per_packet)
-		return leave_to_mrc0(skb, !reason && is_sent_again(skb, &inner));
+		return leave_to_mrc0(skb, !reason && is_alone(skb, &inner));
 	if (!at_mrc0)
-		sent_again = take_from_mrc0(skb);
+		alone = take_from_mrc0(skb);
 	if (reason)
 		return drop_skb(reason);
 	if (!find_destination(&key, self, &entry))
@@ -143,7 +143,7 @@ int mrc_push(struct __sk_buff *skb)
 		keep_timer_packet(skb, self, request.now);
 	if (piggyback_probe(skb, self, peer, rotation, &request, gap_us))
 		request.now = now_ns(); /* this packet is sent after the request */
-	part = critical_part(skb, &inner, policy, ack, at_mrc0, sent_again, request.now);
+	part = critical_part(skb, &inner, policy, ack, at_mrc0, alone, request.now);
 	if (part && replicate(skb, self, &request, part, &choice)) {
 		p.flags = MRC_FLAG_CRITICAL;
 		p.number = request.report_seq;
@@ -364,6 +364,7 @@ int mrc_sweep(struct __sk_buff *skb)
 	if (bpf_skb_change_tail(skb, OUTER_L3 + sizeof(struct outer_l4) + probe_length(0), 0))
 		return 0;
 	s.first = skb->cb[0];
+	s.by_turns = 1;
 	if (skb->cb[1] && skb->cb[1] < evs)
 		evs = skb->cb[1];
 	bpf_loop(evs, sweep_ev, &s, 0);

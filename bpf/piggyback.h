@@ -73,6 +73,8 @@ static __always_inline int can_pay_for_probe(struct __sk_buff *skb, const struct
 		__sync_fetch_and_add(sum, budget_cost(length));
 		return 1;
 	}
+	if (aged(now, clock->active_ns, ACTIVE_NS / 2))
+		clock->active_ns = now; /* the tick sees what is paid, not what is charged to the budget */
 	if (*(volatile __s64 *)&clock->budget <= (__s64)budget_reserve())
 		return 0;
 	__sync_fetch_and_add(&clock->budget, -(__s64)budget_cost(length));

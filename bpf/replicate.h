@@ -9,6 +9,7 @@
  *  - TCP segments with SYN, FIN or RST;
  *  - TCP segments sent again, which their sequence number tells: it is before the connection's next one. In packet
  *    granularity mrc_push learns that before mrc0 segments them;
+ *  - TCP segments that end a message, with few others of the connection on the way;
  *  - ACKs without data that come some time after their flow's previous one. Of ACKs in close sequence, the next one
  *    repeats what the lost one said;
  *  - packets of a class with this policy.
@@ -33,9 +34,11 @@
 #define TCP_FLAGS 13 /* offset in a TCP header */
 #define TCP_FLAGS_ACK 0x10 /* flags of a pure ACK: no SYN, FIN, RST or PSH */
 #define TCP_FLAGS_ECN 0xc0 /* CWR and ECE, which a pure ACK may have */
+#define TCP_FLAG_PSH 0x08
 #define TCP_FLAGS_SINGLE 0x07 /* SYN, FIN and RST: a segment that has no other behind it */
-/* A CPU may copy so much ahead of its rate: segments that open and end connections. All others only half as much, so
- * that a flood of them leaves room for these.
+#define FEW_SEGMENTS 3 /* before the end of a message: with more, it is bulk data */
+/* A CPU may copy so much ahead of its rate: segments that open and end connections. Others only half as much, and
+ * ends of messages a quarter, so that a flood of them leaves room for these.
  */
 #define COPIES_AHEAD_NS 50000000ULL
 
@@ -80,10 +83,10 @@ static __always_inline const __u8 *tcp_header(const struct __sk_buff *skb, const
 		       NULL;
 }
 
-/* Return 1 if a connection of this host sends a TCP segment again. Only at mrc0: behind it, the connection may have sent
- * more meanwhile.
+/* Return 2 if a connection of this host sends a TCP segment again, 4 if one that ends a message and has next to none before
+ * it: nothing that follows tells of its loss soon. Else 0. Only at mrc0: behind it, the connection may have sent more.
  */
-static __always_inline int is_sent_again(struct __sk_buff *skb, const struct inner *inner)
+static __always_inline int is_alone(struct __sk_buff *skb, const struct inner *inner)
 {
 	const __u8 *tcp = tcp_header(skb, inner);
 	struct bpf_tcp_sock *connection;
@@ -97,14 +100,18 @@ static __always_inline int is_sent_again(struct __sk_buff *skb, const struct inn
 	if (!sk || sk->type != SOCK_STREAM) /* the kernel's socket for resets is no connection, but bpf_tcp_sock() takes it */
 		return 0;
 	connection = bpf_tcp_sock(sk);
-	return connection && (__s32)(seq - connection->snd_nxt) < 0;
+	if (!connection)
+		return 0;
+	if ((__s32)(seq - connection->snd_nxt) < 0)
+		return 2;
+	return tcp[TCP_FLAGS] & TCP_FLAG_PSH && !skb->gso_size && connection->packets_out < FEW_SEGMENTS ? 4 : 0;
 }
 
-/* Return 0 if a packet is not critical, else by what part of COPIES_AHEAD_NS it may be copied: 1 = all, 2 = half. `ack`: it
- * is a pure ACK. `sent_again`: a TCP segment that was found to be sent again before mrc0 segmented it.
+/* Return 0 if a packet is not critical, else by what part of COPIES_AHEAD_NS it may be copied: 1 = all, 2 = half, 4 = a
+ * quarter. `ack`: it is a pure ACK. `alone`: is_alone() has found so before mrc0 segmented it.
  */
 static __always_inline int critical_part(struct __sk_buff *skb, const struct inner *inner, __u32 policy, int ack,
-					 int at_mrc0, int sent_again, __u64 now)
+					 int at_mrc0, int alone, __u64 now)
 {
 	const __u8 *tcp;
 
@@ -113,10 +120,9 @@ static __always_inline int critical_part(struct __sk_buff *skb, const struct inn
 	tcp = tcp_header(skb, inner);
 	if (tcp && tcp[TCP_FLAGS] & TCP_FLAGS_SINGLE)
 		return 1;
-	if (policy == MRC_POLICY_CRITICAL || sent_again || (ack && is_isolated(skb, now)) ||
-	    (!ack && at_mrc0 && is_sent_again(skb, inner)))
+	if (policy == MRC_POLICY_CRITICAL || alone || (ack && is_isolated(skb, now)))
 		return 2;
-	return 0;
+	return !ack && at_mrc0 ? is_alone(skb, inner) : 0;
 }
 
 /* Return 1 if this CPU may copy a packet now, and pay for it. */

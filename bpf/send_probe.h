@@ -288,17 +288,23 @@ struct sweep {
 	__u32 first; /* EV to begin with */
 	__u32 sent; /* requests */
 	__u32 uncertain; /* sweep at most so many EVs, and only those that lag or have packets in flight; 0 = any EVs */
+	__u32 found; /* of these, EVs that were looked at */
+	__u32 by_turns; /* 1 = EVs are counted by turns of the planes, so that a few are on all of them */
 };
 
 /* Probe the i-th EV of a sweep, if a probe on it is due. */
 static long sweep_ev(__u64 i, void *context)
 {
 	struct sweep *s = context;
-	__u32 number = (s->first + i) % settings.evs_per_peer;
-	__u32 index = ev_index(s->request.host_id, number);
-	const struct mrc_path_stats *stats = path_stats_at(index);
-	const struct mrc_ev *ev = ev_at(index);
+	__u32 number = (s->first + i) % settings.evs_per_peer, planes = settings.planes ?: 1, index;
+	const struct mrc_path_stats *stats;
+	const struct mrc_ev *ev;
 
+	if (s->by_turns)
+		number = number % planes * settings.evs_per_plane + number / planes;
+	index = ev_index(s->request.host_id, number);
+	stats = path_stats_at(index);
+	ev = ev_at(index);
 	if (!stats || !ev)
 		return 0;
 	if (s->uncertain) {
@@ -306,6 +312,7 @@ static long sweep_ev(__u64 i, void *context)
 			return 1;
 		if (!stats->lag_ns && (__u32)ev->tx_packets - stats->offset == stats->rx + stats->deficit)
 			return 0; /* every packet has arrived or is known to be lost */
+		s->found++;
 	}
 	s->request.now = now_ns(); /* now, not earlier: a sweep can take longer than packets take to arrive */
 	if (stats->probe_after_ns > s->request.now && !is_slow(ev))

@@ -9,6 +9,7 @@
 #define MRC_STATES_H
 
 #include "loss.h"
+#include "wake_up.h"
 
 /* Records failed T1s, so that the tick probes the EVs of other peers that share the links (neighbours.h).
  *
@@ -88,6 +89,7 @@ static __always_inline void set_deadline(__u32 host_id, __u32 number)
 		return;
 	__sync_fetch_and_or(&watch->deadlines[(number / 64) & (MRC_EV_WORDS - 1)], 1ULL << (number % 64));
 	watch->due_ns = 0;
+	end_calm(host_id);
 }
 
 /* Have the tick serve a peer at once. */
@@ -95,8 +97,10 @@ static __always_inline void serve_soon(__u32 host_id)
 {
 	struct mrc_watch *watch = watch_at(host_id);
 
-	if (watch)
-		watch->due_ns = 0;
+	if (!watch)
+		return;
+	watch->due_ns = 0;
+	end_calm(host_id);
 }
 
 /* Have the tick request a report from a peer at once. */
@@ -108,6 +112,7 @@ static __always_inline void request_report(__u32 host_id)
 		return;
 	watch->announce = 1;
 	watch->due_ns = 0;
+	end_calm(host_id);
 }
 
 /* Return the planes that have a link at both ends, as bits. */

@@ -16,8 +16,7 @@
 #define TICK_PEERS 1024 /* peers per tick, at most: bounds a tick in which no peer is due */
 #define TICK_MAX_NS 200000ULL /* a tick serves no further peer after this time: it delays packets on its CPU */
 #define DAEMON_SILENT_NS 50000000ULL /* a daemon that has run no tick for so long is silent: two ticks are missing */
-#define ACTIVE_NS 3000000000ULL /* longer than any back-off: within it, some EV is or was out of use, or traffic flowed */
-#define CALM_TICK_NS 100000000ULL /* longest time between two ticks else: events of the programs wake the daemon */
+#define CALM_TICK_NS 100000000ULL /* while nothing is active: end_calm() wakes the daemon before */
 #define UNCONFIGURED_RECHECK_NS 1000000000ULL /* a row without a peer is looked at again after this time */
 /* EVs in a sweep of a peer with overdue answers: a sample is enough to tell whether it is alive. */
 #define DOUBT_SWEEP_EVS 64
@@ -67,8 +66,9 @@ static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 		early_ns = bpf_get_prandom_u32() % (t->sweep.node->idle_us ?: 1) * NS_PER_US;
 	}
 	t->sweep.first = watch->next < settings.evs_per_peer ? watch->next : 0;
+	t->sweep.by_turns = 1;
 	bpf_loop(evs, sweep_ev, &t->sweep, 0);
-	t->sweep.first = 0;
+	t->sweep.first = t->sweep.by_turns = 0;
 	watch->next = (watch->next + evs) % settings.evs_per_peer;
 	watch->swept_ns = t->clock->now_ns - early_ns;
 	if (!t->sweep.sent || t->detached) {

@@ -86,7 +86,7 @@ static long handle_idle_peer(__u64 i, void *context)
 	s->request.host_id = idle.host_id;
 	s->request.kind = MRC_PROBE_SUSPICION;
 	s->first = reports->report_seq * IDLE_SWEEP_EVS;
-	s->sent = 0;
+	s->sent = s->found = 0;
 	/* Hundreds of flows can stop at once, as in a collective operation, or pause every few milliseconds. Then the
 	 * host's budget is soon spent. Those peers get requests for reports only, and data packets must pay for them
 	 * later.
@@ -97,7 +97,7 @@ static long handle_idle_peer(__u64 i, void *context)
 		s->uncertain = IDLE_SWEEP_EVS;
 		bpf_loop(settings.evs_per_peer, sweep_ev, s, 0);
 		s->uncertain = 0;
-		if (!s->sent)
+		if (!s->found)
 			return 0;
 	}
 	reports->unpaid_packets += s->sent * PACKETS_PER_PROBE;

@@ -182,7 +182,7 @@ MUTANTS = (
         "unsent",
     ),
     _bpf(
-        "skb->priority = skb->tc_index & (SENT_AGAIN - 1);",
+        "skb->priority = skb->tc_index & (ALONE - 1);",
         ";",
         "packets lose their priority at mrc0 in packet granularity",
         "push",

@@ -80,6 +80,9 @@ class Cluster(Section):
     )
     encapsulation: Encapsulation = "usid"
     granularity: Granularity = "burst"
+    bundle_segments: Annotated[int, Field(ge=2, le=64)] = Field(
+        default=8, description='most TCP segments that take one EV together, with `granularity = "bundle"`'
+    )
     mtu: Annotated[int, Field(ge=1500, le=65000)] = Field(default=9100, description="MTU of the plane NICs, bytes")
     udp_port: Annotated[int, Field(ge=1, le=65535)] = 4797
 
@@ -404,7 +407,8 @@ def _validated(model: type[S], data: dict[str, Any], text: str, source: str) -> 
     except ValidationError as e:
         found = [explain(dict(f), text, model) for f in e.errors()[:_ERRORS_NAMED]]
         hint = "correct the file; mrcd.toml(5) explains each key, and scripts/deploy/mrcd.toml is a commented example"
-        more = f"; and {e.error_count() - len(found)} more errors" if e.error_count() > len(found) else ""
+        left = e.error_count() - len(found)
+        more = f"; and {left} more error{'s' * (left > 1)}" if left else ""
         raise ConfigError(f"{source}: " + "; ".join(found) + more, hint=hint) from None
 
 

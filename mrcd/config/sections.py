@@ -10,7 +10,7 @@ from mrcd.config.sizes import MAX_PORTS
 
 DEFAULT_PORT = 2379  # of etcd's clients
 
-Granularity = Literal["burst", "packet"]
+Granularity = Literal["burst", "bundle", "packet"]
 LossRule = Literal["ratio", "any"]
 Mode = Literal["off", "permissive", "required"]
 _Path = Annotated[str, Field(pattern="^/")]
@@ -194,11 +194,11 @@ class Health(Section):
 
     def packets_per_report(self, granularity: Granularity) -> int:
         """Returns the least wire packets between requests for reports, per CPU."""
-        return self.probe_packets or (8 if granularity == "burst" else 64)
+        return self.probe_packets or (64 if granularity == "packet" else 8)
 
     def late_ms(self, granularity: Granularity) -> int:
         """Returns after how many milliseconds without a request the next packet requests a report."""
-        return self.probe_late_ms or (1 if granularity == "burst" else 5)
+        return self.probe_late_ms or (5 if granularity == "packet" else 1)
 
 
 class Switches(Section):

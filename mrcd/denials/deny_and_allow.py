@@ -87,9 +87,7 @@ class DenialControl:
                 self._is_started = True
             await self._write()
             low = self._below_floor()
-            for scope in self.table.use_last_path_ends(self._leave_none(low)):
-                self._wake.set()
-                await self.table.save(scope)
+            await self._give_ends(low)
         self._warn_below_floor(low)
 
     async def _restore(self) -> None:
@@ -120,6 +118,11 @@ class DenialControl:
             now, reason = self.table.wall(), "found denied at the start, without a record"
             self.table.enter(OWN, Denial(target, now, now + UNRECORDED_S, reason))
         await self.table.save(OWN)
+
+    async def _give_ends(self, low: list[Standing]) -> None:
+        for scope in self.table.use_last_path_ends(self._leave_none(low)):
+            self._wake.set()
+            await self.table.save(scope)
 
     def _leave_none(self, low: list[Standing]) -> set[tuple[bool, Target]]:
         """Return the denials for more than LAST_PATHS_S that leave a peer none of the present paths."""
@@ -164,12 +167,10 @@ class DenialControl:
             targets.check(plan, target)
             evs = await self._evs(target)
             before = table.get(OWN, target)
-            now, left_s = table.wall(), math.inf
-            if for_s is not None:
-                left_s = for_s
-            elif before is not None and table.left_s(before) > 0:
-                left_s = table.left_s(before)
-            short = self._short(target, evs, left_s, forced=force, again=before is not None)
+            now, left_s, own_end = table.wall(), math.inf if for_s is None else for_s, None
+            if for_s is None and before is not None and table.left_s(before) > 0:
+                left_s, own_end = before.end - table.clock(), before.last_path_until
+            short = [] if own_end else self._short(target, evs, left_s, forced=force, again=before is not None)
             if short:
                 refused = answers.refused(plan, target, short, len(evs), forced=force, again=before is not None)
                 return refused | table.saved(OWN)
@@ -178,21 +179,26 @@ class DenialControl:
                 raise UsageError(full, hint="end some with `mrcctl allow`, or deny a wider target")
             until = None if math.isinf(left_s) else now + left_s
             reason = reason or (before.reason if before else "")
-            self._enter(OWN, Denial(target, now, until, reason, uid, drain, force), evs, "drain" if drain else "deny")
+            entered = Denial(target, now, until, reason, uid, drain, force, last_path_until=own_end)
+            left_s = self._enter(OWN, entered, evs, "drain" if drain else "deny")
             self._wake.set()
             await table.save(OWN)
             denied, _ = await self._apply(target)
             message = answers.deny_message(target, is_new=before is None, left_s=left_s, evs=evs)
             return answers.changed(plan, target, denied, message) | table.saved(OWN)
 
-    def _enter(self, scope: bool, d: Denial, evs: Evs, event: str) -> None:
-        """Put a denial into force. If its target is denied already, its losses count from the earlier beginning."""
+    def _enter(self, scope: bool, d: Denial, evs: Evs, event: str) -> float:
+        """Put a denial into force. Returns the seconds until its end.
+
+        If its target is denied already, its losses count from the earlier beginning.
+        """
         lost = self.table.lost_before(d.target)
         lost = self._lost_on(evs) if lost is None else lost
         self.table.enter(scope, replace(d, evs=evs, lost_before=lost))
         entered = self.table.get(scope, d.target)
         assert entered is not None
         self.table.add_event(event, entered)
+        return self.table.left_s(entered)
 
     def _short(self, target: Target, evs: Evs, left_s: float, *, forced: bool, again: bool) -> list[Short]:
         """Return the peers because of which a target may not be denied for so long; `again`: it is denied already.
@@ -399,6 +405,8 @@ class DenialControl:
                 await asyncio.sleep(0)
         self._monitor.log_events()
         self.is_pending = False
+        if any(d.last_path_until for _, d in self.table):  # another denial may have ended
+            await self._give_ends(self._below_floor())
         return changed
 
     def _evidence(self, target: Target) -> dict[str, str]:

@@ -12,7 +12,7 @@ Administrators write PREFIX/want/; hosts only read it. Each host writes its own 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -143,7 +143,8 @@ class Keys:
                     found = _Trial.model_validate(_document(value.data))
                     trial = Trial(FleetFile(value.revision, found.text), found.hosts)
                 elif key.startswith(self.denials):
-                    denial = record.from_json(_document(value.data)["denial"])
+                    read = record.from_json(_document(value.data)["denial"])
+                    denial = replace(read, last_path_until=None)  # each host has its own
                     if self.denial(denial.target) != key:
                         raise ValueError(f"it is about {denial.target}")
                     denials[denial.target] = denial

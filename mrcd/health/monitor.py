@@ -32,7 +32,6 @@ _LOST_NS = 1_000_000_000  # between two checks for lost events, and two sums of 
 MIN_WAIT_S = 0.001
 _URGENT_S = 0.005  # a tick that is due sooner takes precedence over the checks,
 _CALM_S = 0.05  # a tick that is due later: no traffic flows, and no EV is out of use (bpf/tick.h)
-_CALM_INTERVALS = 5
 _MAX_DELAY_NS = 500_000_000  # but not for longer than this
 _EVENTS_AT_ONCE = 8  # less than a millisecond
 _TRIES = 16
@@ -180,9 +179,8 @@ class Monitor:
         return True
 
     def _begin_if_due(self, interval_ns: int, now: int) -> bool:
-        """Returns whether the check of an interval is due; if it is, records its time. In calm weather it is longer."""
-        longer = _CALM_INTERVALS if self._is_calm and interval_ns < _LOST_NS else 1
-        is_due = now - self._checked_ns[interval_ns] >= longer * interval_ns
+        """Returns whether the check of an interval is due; if it is, records its time."""
+        is_due = now - self._checked_ns[interval_ns] >= interval_ns
         if is_due:
             self._checked_ns[interval_ns] = now
         return is_due

@@ -165,12 +165,14 @@ def push_attachments(
     """Returns mrc_push's attachments behind and before the segmentation by mrc0, and a document for `mrcctl status`.
 
     In this order, because the program before it leaves packets to the one behind it: in packet granularity all, with
-    their priorities; in burst granularity those of tunnels that it cannot encapsulate as bursts.
+    their priorities; in the others those of tunnels that it cannot encapsulate as bursts.
     """
     before = Attachment("push-egress", "mrc_push", mrc0.name, mrc0.ifindex, "egress")
     behind = Attachment("push-ingress", "mrc_push", mrc0_peer.name, mrc0_peer.ifindex, "ingress")
     if granularity == "burst":
         at, reason = before, "burst: a GSO burst stays whole on one EV"
+    elif granularity == "bundle":
+        at, reason = before, "bundle: a few segments of TCP stay together on one EV"
     else:
         at, reason = behind, "packet: each wire packet gets its own EV"
     return [behind, before], {"hook": f"tc {at.point} {at.interface}", "reason": reason}

@@ -37,6 +37,7 @@ class Link:
     vlan: int  # 0: untagged
     noarp: bool
     gso_max_size: int = 0
+    gso_max_segs: int = 0
     alias: str | None = None
 
 
@@ -117,6 +118,7 @@ def read_link(msg: Any) -> Link:
         vlan=vlan,
         noarp=bool(flags & _IFF_NOARP),
         gso_max_size=msg.get("IFLA_GSO_MAX_SIZE") or 0,
+        gso_max_segs=msg.get("IFLA_GSO_MAX_SEGS") or 0,
         alias=msg.get("IFLA_IFALIAS"),
     )
 

@@ -48,6 +48,7 @@ _MEMORY_TRIES, _MEMORY_WAIT_S = 50, 0.02
 _MAX_ALIAS = 254  # characters
 _ETHERNET = 14  # bytes of the header
 _LOCAL = 2  # RTN_LOCAL
+ANY_SEGMENTS = 0xFFFF  # of a burst: the kernel's default (GSO_MAX_SEGS)
 _LOOK_UP = 0x1000 | 0x2000  # RTM_F_LOOKUP_TABLE, RTM_F_FIB_MATCH: the route itself, with its table
 _EVENTS = rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV6_IFADDR
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
@@ -126,6 +127,7 @@ class Netlink:
         *,
         mtu: int,
         gso_max_size: int,
+        gso_max_segs: int = ANY_SEGMENTS,
         queues: int = 1,
         rps_cpus: AbstractSet[int] = frozenset(),
     ) -> tuple[Link, Link]:
@@ -155,7 +157,8 @@ class Netlink:
             await self._do(f"set the alias of {name}", alias)
         for end in (peer, name):
             link = links[end]
-            if link.mtu == mtu and link.noarp and link.up and link.gso_max_size == gso_max_size:
+            bursts = (link.gso_max_size, link.gso_max_segs)
+            if link.mtu == mtu and link.noarp and link.up and bursts == (gso_max_size, gso_max_segs):
                 continue
             # Without a link-local address the kernel sends no router solicitations: only the host's own traffic.
             spec = {"attrs": [("AF_INET6", {"attrs": [("IFLA_INET6_ADDR_GEN_MODE", 1)]})]}
@@ -169,6 +172,7 @@ class Netlink:
                 flags=_IFF_UP | _IFF_NOARP,
                 change=_IFF_UP | _IFF_NOARP,
                 gso_max_size=gso_max_size,
+                gso_max_segs=gso_max_segs,
             )
             await self._do(f"set {end} up with MTU {mtu}", setting)
         links = await self.links()

@@ -12,7 +12,7 @@ from mrcd.kernel import abi
 from mrcd.kernel.links import Point
 from mrcd.net import drivers, hooks, routes, rps
 from mrcd.net.messages import Change, Link
-from mrcd.net.netlink import Netlink, made_with, set_offload
+from mrcd.net.netlink import ANY_SEGMENTS, Netlink, made_with, set_offload
 
 log = logging.getLogger("mrcd")
 
@@ -63,12 +63,13 @@ class Nics:
             overlay.peer,
             mtu=mtu,
             gso_max_size=longest,
+            gso_max_segs=c.bundle_segments if c.granularity == "bundle" else ANY_SEGMENTS,
             queues=queues,
             rps_cpus=rps_cpus,
         )
         self.warn_if_made_otherwise(queues, rps_cpus)
         await self._pace(mtu, longest)
-        burst = c.granularity == "burst"
+        burst = c.granularity != "packet"
         wanted = {"tx-generic-segmentation": burst} | dict.fromkeys(_SEGMENTATION, burst)
         # Without these offloads the kernel segments the bursts that mrc_push passes on (bpf/tunnel.h).
         wanted |= dict.fromkeys(drivers.TUNNELS, False)

@@ -338,6 +338,7 @@ struct bpf_tcp_sock *bpf_tcp_sock(struct bpf_sock *s)
 
 	require(s == &full_sock);
 	connection.snd_nxt = host.random;
+	connection.packets_out = host.random >> 16 & 7;
 	return host.random & 4 ? &connection : 0;
 }
 

@@ -253,6 +253,7 @@ class Bench:
         self.tables.node["plane_mask"] = ALL_PLANES
         self.tables.node["ticked_ns"] = NEVER  # as if a daemon ran the tick, so the timer packet does not
         self.tables.clock["budget"] = 10**9
+        self.tables.clock["active_ns"] = NEVER  # as if traffic flowed all the time
         write_tables.write_peers(self.tables, self.plan, self.dataplane.refresh)
         write_tables.write_links(self.tables, self.plan)
         self.tables.auths["status"] = 0  # as if the routes were written

@@ -9,7 +9,7 @@ from mrcd.config.cluster_file import Health
 from mrcd.kernel.abi import HEARD_AGAIN
 from mrcd.kernel.enums import EvState, Reason
 from tests.packet.clock import MS, advance
-from tests.packet.packets import ALL_PLANES, EVS, H2, SLOTS, nic_mac
+from tests.packet.packets import ALL_PLANES, EVS, H2, PLANES, SLOTS, nic_mac
 from tests.packet.rig import NEVER, Bench
 from tests.packet.wires import Tap
 
@@ -18,6 +18,11 @@ HEALTH = Health()
 INTERVAL_MS = HEALTH.probe_interval_ms
 ETH_HLEN, IP_HLEN = 14, 40
 TICK_S, CALM_TICK_S, SUSPECT_TICK_S = 0.02, 0.1, INTERVAL_MS / 4000  # bpf/tick.h
+
+
+def in_turn(*places: int) -> list[int]:
+    """Returns the EVs at these places of a sweep, which takes the planes in turn."""
+    return [place % PLANES * SLOTS + place // PLANES for place in places]
 
 
 def postpone(bench: Bench, *peers: int) -> None:

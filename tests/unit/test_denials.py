@@ -336,6 +336,19 @@ def test_a_reload_that_is_taken_back_gives_its_denials_their_own_ends_again(host
     assert [r for r in host.told() if "last" in r] == ["last_path", "not_last_path"]
 
 
+def test_a_denial_of_a_last_path_has_its_own_end_again_when_another_one_has_ended(host: Host) -> None:
+    host.deny("t1:1:2")
+    host.deny("t1:1:1")
+    host.bench.arrays.evs["configured"][1] = [ev in (5, 6) for ev in range(8)]
+    host.reload()
+    host.deny("t1:1:2", reason="another reason")
+    assert {d["target"]: d["remaining_s"] for d in host.control.brief()} == dict.fromkeys(
+        ("t1:1:1", "t1:1:2"), LAST_PATHS_S
+    )
+    host.allow("t1:1:1")
+    assert {d["target"]: d["remaining_s"] for d in host.control.brief()} == {"t1:1:2": None}
+
+
 def test_a_fleet_wide_denial_of_a_last_path_ends_in_time_although_the_daemon_restarts(host: Host) -> None:
     target = targets.parse(["t1:1:2"])
     wanted = {target: Denial(target, host.wall)}

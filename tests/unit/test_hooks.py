@@ -237,7 +237,10 @@ def test_pop_is_attached_below_a_vlan() -> None:
 # ---- push ----
 
 
-@pytest.mark.parametrize(("granularity", "hook"), [("burst", "tc egress mrc0"), ("packet", "tc ingress pmrc0")])
+@pytest.mark.parametrize(
+    ("granularity", "hook"),
+    [("burst", "tc egress mrc0"), ("bundle", "tc egress mrc0"), ("packet", "tc ingress pmrc0")],
+)
 def test_push_sits_before_and_behind_segmentation(granularity: Granularity, hook: str) -> None:
     """A packet that the program before it leaves to the other one finds it there."""
     found, document = hooks.push_attachments(granularity, link("mrc0", 5), link("pmrc0", 6))
@@ -255,6 +258,8 @@ def test_push_sits_before_and_behind_segmentation(granularity: Granularity, hook
         ("burst", ["veth", "veth"], False),
         ("burst", ["veth", None], True),
         ("burst", [None, None], True),
+        ("bundle", ["veth", "veth"], False),
+        ("bundle", [None, None], True),
         ("burst", ["veth", "bond"], True),
         ("packet", ["veth", "veth"], True),
         ("burst", [], False),

@@ -45,6 +45,7 @@ CASES: list[tuple[str, str, dict[str, int]]] = [
         "probe_interval_us": 21_000, "probe_backoff_us": 800_000, "unanswered": 9, "idle_probes": 1234,
     }),
     ('granularity = "packet"', "", {"probe_packets": 64}),
+    ('granularity = "bundle"', "", {"probe_packets": 8, "probe_late_us": 1000}),
     ('granularity = "burst"', "probe_packets = 5", {"probe_packets": 5}),
     ('granularity = "packet"', "probe_packets = 5", {"probe_packets": 5}),
     ("", LOSS, {"loss_any": 1, "loss_ppm": 1, "loss_samples": 3}),

@@ -135,7 +135,7 @@ def _merging(c: Context) -> Outcome:
 
 @check("nic.segmentation")
 def _segmentation(c: Context) -> Outcome:
-    if c.wanted.config.cluster.granularity != "burst":
+    if c.wanted.config.cluster.granularity == "packet":
         return passed("not needed in packet granularity")
     by_cpu: dict[tuple[str, str], list[str]] = {}
     unknown: dict[str, list[str]] = {}

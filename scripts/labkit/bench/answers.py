@@ -12,6 +12,7 @@ and one of 1 %. What is asked in them is compared with what is asked in the minu
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from labkit import plot
@@ -180,6 +181,7 @@ def _send(lab: Lab, critical: bool, options: Options) -> list[Document]:
     found: dict[str, int] = {}
     name = "critical" if critical else "of no class"
     progress(f"answers: {WORDS[UDP]}, {name}")
+    before = _uncopied(lab), _backlog_drops()
     with Stream(lab, candidates.overlay(lab, 6), rate=RATE, burst=1) as stream:
         stream.poll(_BEGIN_S)
         parts = list(_Course(lab, options, sent=stream.mark).run(stream.poll))
@@ -188,7 +190,20 @@ def _send(lab: Lab, critical: bool, options: Options) -> list[Document]:
         found[part.fault] = found.get(part.fault, 0) + result.lost(part.first, part.last)
     rows = [{"packets": name, "fault": fault, "lost": lost} for fault, lost in found.items()]
     every = {"lost": result.lost(), "sent": result.sent, "twice": result.twice, "full_socket": result.socket_drops}
+    every |= {"sent_once": _uncopied(lab) - before[0], "full_backlog": _backlog_drops() - before[1]}
     return [*rows, {"packets": name, "fault": "all", **every}]
+
+
+def _uncopied(lab: Lab) -> int:
+    """Returns the critical packets that SOURCE has sent on one path, because it had copied too many."""
+    once: int = observe.client(lab, SOURCE).get("/v1/status")["critical"]["sent_once"]
+    return once
+
+
+def _backlog_drops() -> int:
+    """Returns the packets that this machine's CPUs have dropped, because too many waited to be received."""
+    lines = Path("/proc/net/softnet_stat").read_text(encoding="ascii").splitlines()
+    return sum(int(line.split()[1], 16) for line in lines)
 
 
 def _classify(lab: Lab) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from labkit import plot
 from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, evs_of
@@ -105,6 +105,7 @@ def default() -> list[Cell]:
         Cell("direct", 1500, "burst", 6, _TCP_8, (MRCD, KERNEL), (PLAIN,)),
         Cell("direct", 1500, "burst", 6, udp_64, ways, glimpse=True),
         Cell("direct", 1500, "burst", 6, udp_1400, ways, glimpse=True),
+        Cell("direct", 1500, "bundle", 6, _TCP_1, ways, glimpse=True),
         Cell("direct", 1500, "packet", 6, _TCP_1, ways),
         Cell("lab", 9100, "burst", 6, _TCP_1, ways, (KERNEL_ECMP, MPTCP)),
         Cell("lab", 9100, "burst", 6, _TCP_8, (MRCD, KERNEL), (PLAIN,)),
@@ -116,7 +117,7 @@ def default() -> list[Cell]:
 def full() -> list[Cell]:
     """Returns the whole matrix, ordered so that few labs are built."""
     places: tuple[Where, ...] = ("direct", "lab")
-    granularities: tuple[Granularity, ...] = ("burst", "packet")
+    granularities = get_args(Granularity)
     found = []
     for where, granularity, version, load in itertools.product(places, granularities, (6, 4), LOADS):
         ways = (MRCD, KERNEL, PLAIN) if version == 6 else (MRCD, KERNEL)

@@ -2,7 +2,7 @@
 """`scripts/lab`: the command line. Every command calls api.Lab."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -12,6 +12,7 @@ from labkit.cluster.fabric import parse_setting
 from labkit.faults import inject
 from labkit.faults.fault_program import RATIOS
 from labkit.faults.targets import DIRECTIONS
+from mrcd.config.sections import Granularity
 from mrcd.errors import UsageError
 
 _named = click.option("--name", default="default", show_default=True, help="name of the lab; several can run at once")
@@ -39,7 +40,7 @@ def lab() -> None:
 @click.option("--t1", default=4, show_default=True, help="T1 switches per plane")
 @click.option("--mtu", default=9100, show_default=True, help="MTU of every link, bytes")
 @click.option("--rate", metavar="RATE", help="rate of every link, e.g. 1gbit  [default: unlimited]")
-@click.option("--granularity", type=click.Choice(["burst", "packet"]), default="burst", show_default=True)
+@click.option("--granularity", type=click.Choice(get_args(Granularity)), default="burst", show_default=True)
 @click.option("--encapsulation", type=click.Choice(["usid", "srh", "ecmp"]), default="usid", show_default=True)
 @click.option("--hook", type=click.Choice(["auto", "xdp", "xdp-generic", "tc"]), default="auto", show_default=True)
 @click.option("--auth", type=click.Choice(["off", "permissive", "required"]), default="required", show_default=True)
