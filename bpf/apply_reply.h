@@ -72,7 +72,8 @@ static __always_inline void note_answer(__u32 host_id, int is_expected)
 		watch->unanswered = 0;
 	if (watch->silent == 1) {
 		watch->silent = MRC_HEARD_AGAIN;
-		serve_soon(host_id);
+		watch->due_ns = 0;
+		end_calm(host_id);
 	}
 	if (watch->pending && is_expected)
 		watch->pending--;
@@ -108,6 +109,7 @@ static __always_inline int leave_slow_ev(const struct judging *j, __u32 number)
 	hold_ms = SLOW_HOLD * excess(stats->extra_delay_ns, j->reports) / NS_PER_MS;
 	stats->probe_after_ns = j->now + hold_down_ns(stats->backoff + 1, hold_ms, settings.hold_down_max_ms);
 	set_deadline(j->host_id, number);
+	end_calm(j->host_id);
 	return 1;
 }
 

@@ -246,6 +246,7 @@ static __always_inline void update_path_stats(struct judging *j, struct mrc_ev *
 		stats->backoff = 0;
 		stats->probe_after_ns = 0;
 		set_deadline(j->host_id, number);
+		end_calm(j->host_id); /* other changes of a state have events, which wake the daemon, too */
 	}
 	/* No burst was sent yet, or a part of one is lost: the rest of it proves nothing. */
 	stats->burst_end = ev->probe_seq + BURST_PROBES;

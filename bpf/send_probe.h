@@ -287,9 +287,9 @@ struct sweep {
 	struct request request;
 	__u32 first; /* EV to begin with */
 	__u32 sent; /* requests */
-	__u32 uncertain; /* sweep at most so many EVs, and only those that lag or have packets in flight; 0 = any EVs */
-	__u32 found; /* of these, EVs that were looked at */
-	__u32 by_turns; /* 1 = EVs are counted by turns of the planes, so that a few are on all of them */
+	__u8 uncertain; /* sweep at most so many EVs, and only those that lag or have packets in flight; 0 = any EVs */
+	__u8 found; /* 1 = there is such an EV */
+	__u8 by_turns; /* 1 = EVs are counted by turns of the planes, so that a few are on all of them */
 };
 
 /* Probe the i-th EV of a sweep, if a probe on it is due. */
@@ -312,7 +312,7 @@ static long sweep_ev(__u64 i, void *context)
 			return 1;
 		if (!stats->lag_ns && (__u32)ev->tx_packets - stats->offset == stats->rx + stats->deficit)
 			return 0; /* every packet has arrived or is known to be lost */
-		s->found++;
+		s->found = 1;
 	}
 	s->request.now = now_ns(); /* now, not earlier: a sweep can take longer than packets take to arrive */
 	if (stats->probe_after_ns > s->request.now && !is_slow(ev))

@@ -89,7 +89,6 @@ static __always_inline void set_deadline(__u32 host_id, __u32 number)
 		return;
 	__sync_fetch_and_or(&watch->deadlines[(number / 64) & (MRC_EV_WORDS - 1)], 1ULL << (number % 64));
 	watch->due_ns = 0;
-	end_calm(host_id);
 }
 
 /* Have the tick serve a peer at once. */
@@ -97,10 +96,8 @@ static __always_inline void serve_soon(__u32 host_id)
 {
 	struct mrc_watch *watch = watch_at(host_id);
 
-	if (!watch)
-		return;
-	watch->due_ns = 0;
-	end_calm(host_id);
+	if (watch)
+		watch->due_ns = 0;
 }
 
 /* Have the tick request a report from a peer at once. */

@@ -16,7 +16,7 @@ from mrcd.kernel.enums import EvState, ProbeKind, Reason
 from tests.packet.clock import MS, advance, now
 from tests.packet.packets import ALL_PLANES, EVS, H1, H2, H5
 from tests.packet.reports import EVERY, Reporter, events, others, state
-from tests.packet.rig import NEVER, Bench, Setup
+from tests.packet.rig import Bench, Setup
 from tests.packet.ticks import (
     ASSUMED_BAD,
     CALM_TICK_S,
@@ -581,16 +581,19 @@ def test_in_calm_weather_ticks_are_rare_and_the_daemon_is_not_silent_meanwhile(b
         assert [run_tick(bench, ms) for ms in (2900, 100, 20)] == [TICK_S, CALM_TICK_S, CALM_TICK_S]
 
 
-def test_work_that_a_program_finds_in_calm_weather_wakes_the_daemon_once(bench: Bench) -> None:
-    bench.events()
-    for active_ns, woken in ((now(), 0), (0, 1), (None, 0)):
-        if active_ns is not None:
-            bench.tables.clock["active_ns"] = active_ns
-        bench.tables.watches["due_ns"][H2] = NEVER
-        fail_ev(bench, 3)
-        found = bench.dataplane.events()
-        assert (found["ev"] == abi.EVENT_IDLE_TIMEOUT).sum() == woken
-        bench.set_state(H2, EvState.GOOD, 3)
+@pytest.mark.parametrize(("is_calm", "woken"), [(True, 1), (False, 0)], ids=["calm", "busy"])
+def test_work_that_a_program_finds_in_calm_weather_wakes_the_daemon_once(
+    h2_bench: Bench, is_calm: bool, woken: int
+) -> None:
+    """A peer that was silent answers again, on several EVs."""
+    h2_bench.tables.watches["swept_ns"][H2] = 0
+    tick_h2_now(h2_bench)
+    h2_bench.dataplane.events()
+    h2_bench.tables.clock["active_ns"] = 0 if is_calm else now()
+    for ev in (1, 5, 9):
+        h2_bench.tables.watches["silent"][H2] = 1
+        reply(h2_bench, ev, tx_ns=now())
+    assert (h2_bench.dataplane.events()["ev"] == abi.EVENT_IDLE_TIMEOUT).sum() == woken
 
 
 def test_probes_are_counted_by_kind(bench: Bench) -> None:
