@@ -156,7 +156,7 @@ class Overlay(Section):
         description="a flow of a class with policy flowlet may change its path after such a pause",
     )
     dup_ack_us: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        default=100,
+        default=1000,
         description="a TCP acknowledgement without data is critical if its flow's last one is at least this old: "
         "both ends would have to wait for timers if it was lost; 0: never",
     )
