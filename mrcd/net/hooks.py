@@ -179,8 +179,8 @@ def push_attachments(
 
 
 def merges(granularity: Granularity, ports: dict[int, Port]) -> bool:
-    """Returns whether mrc0 must merge TCP segments (GRO). A veth delivers whole bursts, a physical NIC packets."""
-    return granularity == "packet" or any(port.physical.kind != "veth" for port in ports.values())
+    """Returns whether mrc0 must merge TCP segments (GRO). A veth delivers bursts as TCP made them, a physical NIC packets."""
+    return granularity != "burst" or any(port.physical.kind != "veth" for port in ports.values())
 
 
 def probe_attachment(mrc0_peer: Link) -> Attachment:

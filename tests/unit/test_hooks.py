@@ -258,7 +258,7 @@ def test_push_sits_before_and_behind_segmentation(granularity: Granularity, hook
         ("burst", ["veth", "veth"], False),
         ("burst", ["veth", None], True),
         ("burst", [None, None], True),
-        ("bundle", ["veth", "veth"], False),
+        ("bundle", ["veth", "veth"], True),
         ("bundle", [None, None], True),
         ("burst", ["veth", "bond"], True),
         ("packet", ["veth", "veth"], True),
