@@ -179,7 +179,7 @@ def push_attachments(
 
 
 def merges(granularity: Granularity, ports: dict[int, Port]) -> bool:
-    """Returns whether mrc0 must merge TCP segments (GRO). A veth delivers bursts as TCP made them, a physical NIC packets."""
+    """Returns whether mrc0 must merge TCP segments (GRO). A veth delivers bursts as made, other NICs packets."""
     return granularity != "burst" or any(port.physical.kind != "veth" for port in ports.values())
 
 
