@@ -41,11 +41,8 @@ class PeerWatch:
         self._known_heads = np.full(n, _UNKNOWN_HEAD)
         self._known_heard = np.zeros(n, bool)  # whether each peer had been heard
         self._known_wires = self._wires(np.arange(n))
-        self._told = (
-            b"",
-            b"",
-            0,
-        )  # what probes said of the peers, who had been heard, and the own version, at the last check
+        # At the last check: what probes said of the peers, who had been heard, and the own version.
+        self._told = b"", b"", 0
         self._usable, self._routed = tables.peers["usable"].copy(), tables.peers["usable"].copy()
         self._is_routed = True  # no peer's usable EVs differed from those of its routes
         self._steady_ns = np.zeros(n, np.int64)  # time of the last change of a peer's usable EVs
