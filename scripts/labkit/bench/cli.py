@@ -86,7 +86,7 @@ _LISTEN_S = 0.5
     metavar="WORD",
     multiple=True,
     help="throughput: only cells with this word, e.g. udp-64; calm: only this case; answers: only this traffic; "
-    "localise: only this number of NICs; repeatable",
+    "slow: only this element, or trimmed; localise: only this number of NICs; repeatable",
 )
 @click.option("--minutes", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="of calm, alone")
 @click.option(

@@ -3,10 +3,11 @@
 
 All links have the same rate, which one CPU can fill. For each element the flow runs without the plane (a link: as it
 is), and then with the element at 1/100, 1/40, 1/10 and 1/2 of the rate. In the end, packet by packet, all T1s of the
-plane cut the ends of some packets off, as congested switches do.
+plane cut the ends of some packets off, as congested switches do: with the host's congestion control, and with BBR, to
+which a loss alone does not mean congestion.
 """
 
-from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, evs_of
+from labkit.bench.frame import Bench, Bound, NewEvents, Options, Result, Table, check_only, evs_of
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.observe import Document
@@ -23,6 +24,8 @@ PLANE = 1
 LEAST = 0.97  # of the goodput without the plane
 FAIR = 0.25  # share of one plane of four
 TRIM = 0.05  # of the plane's packets
+TRIMMED = "trimmed"  # --only
+_ALGORITHMS = ("", "bbr")  # congestion control of the flow that is trimmed; "": the host's
 _TRIMMED_S = 60.0
 _BEGIN_S = 0.5
 _SECONDS = 4.0
@@ -39,8 +42,11 @@ def measure(lab: Lab, options: Options) -> Result:
         "all T1s": [f"t1:{PLANE}:{t1}" for t1 in range(lab.fabric.parameters.t1)],
         "peer's NIC": [f"nic:{TARGET}:{PLANE}"],
     }
+    check_only(options.only, [*elements, TRIMMED])
     rows, bounds = [], []
     for name, targets in list(elements.items())[: 1 if options.short else None]:
+        if options.only and name not in options.only:
+            continue
         _heal(lab)
         for target in targets:
             lab.fail(target)
@@ -53,44 +59,51 @@ def measure(lab: Lab, options: Options) -> Result:
             rows.append({"element": name, "part": f"1/{part}", **_compared(lab, without, seconds)})
             words = f"{name} at 1/{part} of the rate: goodput by that without the plane"
             bounds.append(Bound(words, LEAST, "", is_least=True).judge(rows[-1]["ratio"]))
-    trimmed = _trimmed(lab, elements["all T1s"], seconds if options.short else _TRIMMED_S)
-    bounds += [
-        Bound(f"{percent(TRIM)} trimmed: trimmed packets", 1, "", is_least=True).judge(trimmed["trimmed_skbs"]),
-        Bound(f"{percent(TRIM)} trimmed: EVs that are ASSUMED_BAD", 0, "").judge(trimmed["demotions"]),
-        Bound(f"{percent(TRIM)} trimmed: share of the plane", FAIR, "_ratio").judge(trimmed["share_ratio"]),
-        Bound(f"{percent(TRIM)} trimmed: goodput by that without the plane", 1, "", is_least=True).judge(
-            trimmed["ratio"]
-        ),
-    ]
+    trimmed = []
+    if not options.only or TRIMMED in options.only:
+        trimmed = _trimmed(lab, elements["all T1s"], seconds if options.short else _TRIMMED_S)
+    for row in trimmed:
+        words = f"{percent(TRIM)} trimmed, {row['congestion_control']}:"
+        bounds += [
+            Bound(f"{words} trimmed packets", 1, "", is_least=True).judge(row["trimmed_skbs"]),
+            Bound(f"{words} EVs that are ASSUMED_BAD", 0, "").judge(row["demotions"]),
+            Bound(f"{words} share of the plane", FAIR, "_ratio").judge(row["share_ratio"]),
+            Bound(f"{words} goodput by that without the plane", 1, "", is_least=True).judge(row["ratio"]),
+        ]
     titles = (
         f"One TCP flow over four planes of {RATE_MBIT} Mbit/s, an element of plane {PLANE} slower",
         f"The same packet by packet, all T1s of plane {PLANE} trim {percent(TRIM)} of the packets",
     )
-    return Result([Table(t, r) for t, r in zip(titles, (rows, [trimmed]), strict=True)], bounds)
+    return Result([Table(t, r) for t, r in zip(titles, (rows, trimmed), strict=True) if r], bounds)
 
 
-def _trimmed(lab: Lab, t1s: list[str], seconds: float) -> Document:
-    progress(f"slow: T1s trim packets for {seconds:.0f} s")
+def _trimmed(lab: Lab, t1s: list[str], seconds: float) -> list[Document]:
+    """Returns a row for each congestion control."""
     lab.up(rate_bits_per_s=RATE_MBIT * 1_000_000, granularity="packet")
-    _heal(lab)
-    for t1 in t1s:
-        lab.fail(t1)
-    without = _goodput(lab, seconds)[0]
-    _heal(lab)
-    for t1 in t1s:
-        lab.fail(t1, trim=TRIM)
-    events = NewEvents(lab, lab.fabric.hosts)
-    row = _compared(lab, without, seconds)
-    trimmed = sum(h["trimmed_skbs"] for h in lab.heal())
-    return {"trimmed_skbs": trimmed, "demotions": evs_of(events.read(to="ASSUMED_BAD")), **row}
+    rows = []
+    for algorithm in _ALGORITHMS:
+        progress(f"slow: T1s trim packets for {seconds:.0f} s, congestion control {algorithm or 'of the host'}")
+        _heal(lab)
+        for t1 in t1s:
+            lab.fail(t1)
+        without = _goodput(lab, seconds, algorithm)[0]
+        _heal(lab)
+        for t1 in t1s:
+            lab.fail(t1, trim=TRIM)
+        events = NewEvents(lab, lab.fabric.hosts)
+        row = _compared(lab, without, seconds, algorithm)
+        trimmed = sum(h["trimmed_skbs"] for h in lab.heal())
+        rows.append({**row, "trimmed_skbs": trimmed, "demotions": evs_of(events.read(to="ASSUMED_BAD"))})
+    return rows
 
 
-def _compared(lab: Lab, without: float, seconds: float) -> Document:
+def _compared(lab: Lab, without: float, seconds: float, algorithm: str = "") -> Document:
     """Runs a flow, and returns a row that compares it with the goodput without the plane."""
     sent = _sent(lab)
-    mean, retransmitted = _goodput(lab, seconds)
+    mean, retransmitted, algorithm = _goodput(lab, seconds, algorithm)
     sent = [after - before for before, after in zip(sent, _sent(lab), strict=True)]
     return {
+        "congestion_control": algorithm,
         "without_bits_per_s": without, "with_bits_per_s": mean, "ratio": mean / without,
         "share_ratio": sent[PLANE] / sum(sent), "retransmitted_segments": retransmitted,
     }  # fmt: skip
@@ -109,15 +122,15 @@ def _sent(lab: Lab) -> list[int]:
     return [found[plane] for plane in sorted(found)]
 
 
-def _goodput(lab: Lab, seconds: float) -> tuple[float, int]:
-    """Returns the mean goodput of a new flow, in bits per second, and its retransmissions."""
-    with Flow(lab, candidates.overlay(lab, 4)) as flow:
+def _goodput(lab: Lab, seconds: float, algorithm: str = "") -> tuple[float, int, str]:
+    """Returns the mean goodput of a new flow, in bits per second, its retransmissions and its congestion control."""
+    with Flow(lab, candidates.overlay(lab, 4), algorithm=algorithm) as flow:
         flow.poll(_BEGIN_S)
         begin = max(flow.bins)
         flow.poll(seconds)
         mean = goodput.mean(flow.bins, begin, max(flow.bins))
         flow.finish()
-    return mean or 0.0, flow.retransmitted_segments
+    return mean or 0.0, flow.retransmitted_segments, flow.congestion_control
 
 
 BENCH = Bench("slow", measure)
