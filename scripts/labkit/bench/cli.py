@@ -93,7 +93,7 @@ _LISTEN_S = 0.5
     "--faults", type=click.IntRange(min=1), default=200, show_default=True, help="failover, answers: of each kind"
 )
 @click.option("--kinds", metavar="A,B,…", help=f"failover: only these kinds, of {', '.join(failover.STAGES)}")
-@click.option("--peers", type=click.IntRange(1, 4096), multiple=True, help="scale: only this number; repeatable")
+@click.option("--peers", type=click.IntRange(1, 16_384), multiple=True, help="scale: only this number; repeatable")
 @click.option(
     *("--figure", "figures"),
     type=click.Choice(list(paper.EXPERIMENTS)),

@@ -28,18 +28,26 @@ from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
 
 HOST, SWITCH = "h0", "t0-0-0"
-PLANES, T1S, EVS = 4, 64, 256
+PLANES = 4
+EVS, MANY, FEW_EVS = 256, 4096, 64  # EVs of a peer; with more peers than MANY: the third
 HOSTS_PER_T0 = 32  # as bpf/lab/echo.bpf.c
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
 
 
-def cluster_file(peers: int, settings: str = "") -> str:
-    """Returns TOML: h0 alone under T0 0, the others under T0s of 32 (so each peer has 256 EVs), and `settings`."""
+def evs(peers: int) -> int:
+    """Returns the EVs of each of so many peers."""
+    return EVS if peers <= MANY else FEW_EVS
+
+
+def cluster_file(peers: int, settings: str = "", of_peer: int | None = None) -> str:
+    """Returns TOML: h0 alone under T0 0, the others under T0s of 32 (so each peer has all EVs), and `settings`."""
+    of_peer = of_peer or evs(peers)
     t0s = 1 + -(-peers // HOSTS_PER_T0)
     places = [(0, 0), *((1 + n // HOSTS_PER_T0, n % HOSTS_PER_T0) for n in range(peers))]
     hosts = (fabric.host_table(n, t0, port, [f"{address(n)}/32"]) for n, (t0, port) in enumerate(places))
-    head = f'[cluster]\nname = "peers"\nplanes = {PLANES}\nt0s = {t0s}\nt1s = {T1S}\nevs_per_peer = {EVS}\nmtu = 9100\n'
+    sizes = f"t0s = {t0s}\nt1s = {of_peer // PLANES}\nevs_per_peer = {of_peer}"
+    head = f'[cluster]\nname = "peers"\nplanes = {PLANES}\n{sizes}\nmtu = 9100\n'
     return "\n".join([head, settings, *hosts])
 
 
@@ -70,7 +78,7 @@ class EmulatedPeers:
         bringup.down(self._state, lambda _: None)
         with self._state.locked():
             self._state.run_dir(HOST).mkdir()
-            self._state.cluster_file.write_text(cluster_file(self.peers), encoding="utf-8")
+            self.write(self.peers)
             netns.mount_bpffs(self._state.pins)
             netns.mount_bpffs(self._state.bpffs(HOST))
             netns.batch(("ip",), (f"netns add {n}" for n in (self._host, self._switch)))
@@ -91,6 +99,10 @@ class EmulatedPeers:
                 link = libbpf.create_link(program, socket.if_nametoindex(f"q{p}"), libbpf.TCX_INGRESS)
                 libbpf.pin(link, self._state.pins / f"q{p}")
                 os.close(link)
+
+    def write(self, peers: int, settings: str = "") -> None:
+        """Writes the cluster file: its first peers are those of `up`, each with as many EVs."""
+        self._state.cluster_file.write_text(cluster_file(peers, settings, evs(self.peers)), encoding="utf-8")
 
     def start(self) -> float:
         """Starts mrcd. Returns the seconds until it answers."""
