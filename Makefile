@@ -227,7 +227,7 @@ INSTALLED = \
 	build/install/mrcctl.fish:$(TREE)/share/fish/vendor_completions.d/mrcctl.fish \
 	$(foreach f,$(wildcard scripts/deploy/prometheus/*),$f:$(TREE)/share/mrcd/$(notdir $f)) \
 	$(foreach f,$(wildcard docs/*.md docs/images/*),$f:$(TREE)/share/doc/mrcd/$f) \
-	scripts/deploy/prolog-slurmctld:$(TREE)/share/mrcd/prolog-slurmctld \
+	$(foreach f,prolog-slurmctld task-prolog health-check,scripts/deploy/$f:$(TREE)/share/mrcd/$f) \
 	scripts/deploy/wireshark/mrc.lua:$(TREE)/share/mrcd/mrc.lua \
 	scripts/deploy/mrcd.toml:$(DESTDIR)$(SYSCONFDIR)/mrcd/mrcd.toml.example
 

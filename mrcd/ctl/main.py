@@ -28,6 +28,7 @@ _MODULES = {
     "fabric": ("fabric",),
     "fleet": ("fleet",),
     "histograms": ("histograms",),
+    "job": ("job",),
     "keys": ("keys",),
     "links": ("links",),
     "measure": ("probe", "trace", "capture", "preflight", "doctor"),

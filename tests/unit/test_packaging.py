@@ -106,6 +106,8 @@ def test_the_unit_leaves_the_data_plane_alone() -> None:
         "scripts/deploy/debian/build",
         "scripts/deploy/debian/clean-build",
         "scripts/deploy/prolog-slurmctld",
+        "scripts/deploy/task-prolog",
+        "scripts/deploy/health-check",
         ".ci/run",
     ],
 )
