@@ -9,7 +9,7 @@
  *  - TCP segments with SYN, FIN or RST;
  *  - TCP segments sent again, which their sequence number tells: it is before the connection's next one. In packet
  *    granularity mrc_push learns that before mrc0 segments them;
- *  - TCP segments that end a message, with few others of the connection on the way;
+ *  - small TCP segments that end a message, with few others of the connection on the way;
  *  - ACKs without data that come some time after their flow's previous one. Of ACKs in close sequence, the next one
  *    repeats what the lost one said;
  *  - packets of a class with this policy.
@@ -83,8 +83,9 @@ static __always_inline const __u8 *tcp_header(const struct __sk_buff *skb, const
 		       NULL;
 }
 
-/* Return 2 if a connection of this host sends a TCP segment again, 4 if one that ends a message and has next to none before
- * it: nothing that follows tells of its loss soon. Else 0. Only at mrc0: behind it, the connection may have sent more.
+/* Return 2 if a connection of this host sends a TCP segment again, 4 if a small one that ends a message and has next to
+ * none before it: nothing that follows tells of its loss soon. Else 0. Only at mrc0: behind it, the connection may have
+ * sent more. Large ones are mostly the ends of bulk data, where a copy costs more than it brings.
  */
 static __always_inline int is_alone(struct __sk_buff *skb, const struct inner *inner)
 {
@@ -104,7 +105,7 @@ static __always_inline int is_alone(struct __sk_buff *skb, const struct inner *i
 		return 0;
 	if ((__s32)(seq - connection->snd_nxt) < 0)
 		return 2;
-	return tcp[TCP_FLAGS] & TCP_FLAG_PSH && !skb->gso_size && connection->packets_out < FEW_SEGMENTS ? 4 : 0;
+	return tcp[TCP_FLAGS] & TCP_FLAG_PSH && is_small(skb) && connection->packets_out < FEW_SEGMENTS ? 4 : 0;
 }
 
 /* Return 0 if a packet is not critical, else by what part of COPIES_AHEAD_NS it may be copied: 1 = all, 2 = half, 4 = a

@@ -14,7 +14,7 @@
 #include "../parse.h"
 
 #define HOSTS_MOST 16512 /* host ids are below; as in labkit.cluster.emulated_peers */
-#define HOSTS_PER_T0 32 /* host n ≥ 1 is under T0 1 + (n - 1) / this; as in labkit.cluster.emulated_peers */
+#define HOSTS_PER_T0 40 /* host n ≥ 1 is under T0 1 + (n - 1) / this; as in labkit.cluster.emulated_peers */
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 

@@ -54,7 +54,6 @@ from mrcd.view.workers import Readers
 
 log = logging.getLogger("mrcd")
 _NEW_NS = 10_000_000_000
-_KEYS_S = 0.1  # between two looks at the keys that the peers accept
 
 
 @dataclass
@@ -198,7 +197,7 @@ class Daemon:
         view.memory, view.link_watch = self.faults.memory, self.links
         names = {row: p.host.name for row, p in self.peers.items()} or running_file.hosts_before(self.run_dir)
         replaced_hosts = running_file.replaced_hosts(names, plan)
-        monitor = Monitor(plan, tables, dataplane, self.events, self._routes.mark)
+        monitor = Monitor(plan, tables, dataplane, self.events, self._routes.mark, self._update_keys)
         if before:
             # The plan before may be put in force again, as it is now.
             before.secrets, before.erased, before.replaced_hosts = self.keyring.wanted, write_tables.Erased(), set()
@@ -426,12 +425,6 @@ class Daemon:
         if self.keyring.update(self.tables.auths, self.tables.peers, rows, anew=anew) and not anew:
             self.monitor.announce()  # the peers learn at once which keys they may use
 
-    async def _watch_keys(self) -> None:
-        while True:
-            if self._adopted.is_set():
-                self._update_keys()
-            await asyncio.sleep(_KEYS_S)
-
     # ---- diagnosis ----
 
     async def _watch_faults(self) -> None:
@@ -453,10 +446,9 @@ class Daemon:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.run_netlink())
             group.create_task(self._watch_paths())
-            group.create_task(self._watch_keys())
             group.create_task(self._watch_faults())
             group.create_task(self.sizes.run(self._next_sizes, self._warn))
-            group.create_task(self.links.run(self._in_force, self._warn))
+            group.create_task(self.links.run(self._in_force, lambda: self.monitor.is_calm, self._warn))
             group.create_task(self.denials.run())
             group.create_task(
                 keep_pins(self.netlink_lock, lambda: self.dataplane, self.events, self.save_running, self.attach_anew),

@@ -31,7 +31,8 @@ _PEERS_NS = 100_000_000  # between two checks of the peers, on which their route
 _LOST_NS = 1_000_000_000  # between two checks for lost events, and two sums of events
 MIN_WAIT_S = 0.001
 _URGENT_S = 0.005  # a tick that is due sooner takes precedence over the checks,
-_CALM_S = 0.05  # a tick that is due later: no traffic flows, and no EV is out of use (bpf/tick.h)
+_CALM_S = 0.05  # a tick that is due later: no traffic flows, and no EV is out of use (bpf/tick.h),
+_CALM_NS = 500_000_000  # and checks of losses and peers are so far apart: what changes ends the calm
 _MAX_DELAY_NS = 500_000_000  # but not for longer than this
 _EVENTS_AT_ONCE = 8  # less than a millisecond
 _TRIES = 16
@@ -42,18 +43,25 @@ _ALLOWED = (EvState.UNKNOWN, *_IN_USE, EvState.ASSUMED_BAD)
 class Monitor:
     """Watches this host's EVs, and changes their states for administrators and grey losses, through the programs.
 
-    `changed` is called with a peer's row when its routes may have to change.
+    `changed` is called with a peer's row when its routes may have to change, and `use_keys` before each check of the
+    peers: other keys may be accepted.
     """
 
     def __init__(
-        self, plan: Plan, tables: Tables, dataplane: Dataplane, events: EventLog, changed: Callable[[int], None]
+        self,
+        plan: Plan,
+        tables: Tables,
+        dataplane: Dataplane,
+        events: EventLog,
+        changed: Callable[[int], None],
+        use_keys: Callable[[], None] = lambda: None,
     ) -> None:
         self._tables, self._dataplane = tables, dataplane
         peers = {p.host.id: p for p in plan.peers}
         self._rows = np.array(sorted(peers), np.int64)
         self._listener = Listener(plan.config.health, peers, tables, dataplane, events)
         self.peerwatch = PeerWatch(plan, tables, events, changed)
-        self._changed = changed
+        self._changed, self._use_keys = changed, use_keys
         self._grey = grey_loss.Watch(plan.config.health, tables, self._rows)
         self._checked_ns = dict.fromkeys((_SLICE_NS, _PEERS_NS, _LOST_NS), 0)  # interval → time of the last check
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -61,7 +69,8 @@ class Monitor:
         self.ticks = Durations()
         self._has_next_read = False  # another call of _read_events is scheduled
         self._is_hurried = False  # the next tick is the event loop's next call
-        self._is_calm = False  # the next tick comes late, because nothing happens
+        self.is_calm = False
+        """The next tick comes late, because nothing happens."""
         self._last_error = ""  # of the last tick
 
     async def run(self) -> None:
@@ -101,7 +110,7 @@ class Monitor:
             log.error("%s; mrcd continues to watch paths", error)
         self._last_error = error
         self.ticks.add(time.perf_counter() - begun)
-        self._is_calm = wait_s > _CALM_S
+        self.is_calm = wait_s > _CALM_S
         self._next = self._loop.call_later(max(wait_s, MIN_WAIT_S), self._work)
 
     def _work_now(self) -> None:
@@ -113,7 +122,7 @@ class Monitor:
 
     def read_events(self) -> None:
         """Reads all events of the programs, and logs those of few EVs. Runs the tick at once if it has work."""
-        if self._listener.drain() or self._is_calm:
+        if self._listener.drain() or self.is_calm:
             self._work_now()
 
     def log_events(self) -> None:
@@ -127,7 +136,7 @@ class Monitor:
 
     def _read_events(self) -> None:
         """Logs some events at a time: thousands of paths may fail at once, and the tick must not wait for them."""
-        if self._listener.drain(_EVENTS_AT_ONCE) or self._is_calm:
+        if self._listener.drain(_EVENTS_AT_ONCE) or self.is_calm:
             self._work_now()
         if self._loop and self._listener.is_behind and not self._has_next_read:
             self._has_next_read = True
@@ -143,6 +152,7 @@ class Monitor:
             for a in self._grey.find_alarms(now):
                 self._set_state(a.row, a.ev, _IN_USE, EvState.ASSUMED_BAD, Reason.GREY_LOSS, a.evidence)
         if self._begin_if_due(_PEERS_NS, now):
+            self._use_keys()
             self.peerwatch.check(self._rows, now)
         if self._begin_if_due(_LOST_NS, now):
             self._log_sums()
@@ -180,7 +190,8 @@ class Monitor:
 
     def _begin_if_due(self, interval_ns: int, now: int) -> bool:
         """Returns whether the check of an interval is due; if it is, records its time."""
-        is_due = now - self._checked_ns[interval_ns] >= interval_ns
+        apart_ns = max(interval_ns, _CALM_NS) if self.is_calm else interval_ns
+        is_due = now - self._checked_ns[interval_ns] >= apart_ns
         if is_due:
             self._checked_ns[interval_ns] = now
         return is_due

@@ -237,6 +237,7 @@ CASES: dict[str, list[tuple[str, Answers]]] = {
         ("drain t1:1:2 --wait 1", {"denials": {"denials": [DRAINED | {"empty": False}]}}),
         ("drain t1:1:2", {"denials": {"denials": []}}),
     ],
+    "job": [(f"job env --interface {name}", {}) for name in ("lo", "none0", "lo --slurm")],
     "keys": [
         ("keys status", keys(SECRET, SECRET | {"peer": "h3"})),
         ("keys status", keys(SECRET | {"sent_with": 1}, SECRET)),

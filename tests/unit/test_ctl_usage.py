@@ -210,6 +210,7 @@ ONLINE = [
     *("status", "status -b", "peers", "paths --decode", "events --since 1h", "histograms", "links", "version"),
     *("watch --json -c 1", "top -i 0.1", "deny --peer h2", "attach", "completion zsh", "keys status"),
     *("keys status --json", "keys rotate", "denials", "allow --all", "detach", "reload", "help paths"),
+    "job env --interface lo",
 ]
 UNLIMITED = {
     *("bugreport", "capture", "config", "doctor", "fabric", "fleet", "preflight", "probe", "trace"),  # import more

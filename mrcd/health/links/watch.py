@@ -91,8 +91,16 @@ class LinkWatch:
         self._begin, self._received, self._told = Counts(zeros, zeros), zeros, zeros + State.OK
         self._loss_at, self._loss = zeros, np.zeros(zeros.shape)  # when links last lost a probe, and how much
 
-    async def run(self, in_force: Callable[[], tuple[Dataplane, Tables] | None], warn: Callable[[str], None]) -> None:
-        """Probes and judges until cancelled. `in_force` returns None while no link may be probed."""
+    async def run(
+        self,
+        in_force: Callable[[], tuple[Dataplane, Tables] | None],
+        is_calm: Callable[[], bool],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Probes and judges until cancelled. `in_force` returns None while no link may be probed.
+
+        In calm weather (Monitor.is_calm) each link is probed half as often.
+        """
         while True:
             begun = time.monotonic()
             if found := in_force():
@@ -102,7 +110,8 @@ class LinkWatch:
                     self.check(tables, begun)
                 except MrcdError as e:
                     warn(f"links are not probed: {e}")
-            await asyncio.sleep(max(0.0, begun + self.pace.interval_s - time.monotonic()))
+            interval_s = self.pace.interval_s * (2 if found and is_calm() else 1)
+            await asyncio.sleep(max(0.0, begun + interval_s - time.monotonic()))
 
     def probe(self, send: Callable[[int, int], int]) -> None:
         """Sends the probes of one interval: `send` takes the number of the first link, and how many follow."""

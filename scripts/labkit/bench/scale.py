@@ -164,6 +164,7 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
     run["paths_s"] = median(command_s(emulated, ["paths", "--peer", f"h{peers}"]) for _ in range(3))
     run["own_bytes"] = own_memory(pid)
     run["longest_tick_s"] = scrape(emulated)[1]["mrc_tick_longest_seconds"]
+    _wait_until_quiet(pid)
     run["reload_s"], run["grown_s"] = _reloads(emulated)
     emulated.stop()
     return run
@@ -174,6 +175,7 @@ def _reloads(emulated: EmulatedPeers) -> tuple[float, float]:
     progress(f"scale: {emulated.peers} peers: reloads")
     emulated.write(emulated.peers, _SETTING)
     setting_s = command_s(emulated, ["--timeout", "120", "reload"])
+    _wait_until_quiet(emulated.daemon.pid)
     emulated.write(emulated.peers + NEW_HOSTS, _SETTING)
     return setting_s, command_s(emulated, ["--timeout", "120", "reload"])
 

@@ -30,7 +30,7 @@ from mrcd.kernel.pinned import Tables
 HOST, SWITCH = "h0", "t0-0-0"
 PLANES = 4
 EVS, MANY, FEW_EVS = 256, 4096, 64  # EVs of a peer; with more peers than MANY: the third
-HOSTS_PER_T0 = 32  # as bpf/lab/echo.bpf.c
+HOSTS_PER_T0 = 40  # as bpf/lab/echo.bpf.c
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
 
@@ -41,7 +41,7 @@ def evs(peers: int) -> int:
 
 
 def cluster_file(peers: int, settings: str = "", of_peer: int | None = None) -> str:
-    """Returns TOML: h0 alone under T0 0, the others under T0s of 32 (so each peer has all EVs), and `settings`."""
+    """Returns TOML: h0 alone under T0 0, the others under T0s of 40 (so each peer has all EVs), and `settings`."""
     of_peer = of_peer or evs(peers)
     t0s = 1 + -(-peers // HOSTS_PER_T0)
     places = [(0, 0), *((1 + n // HOSTS_PER_T0, n % HOSTS_PER_T0) for n in range(peers))]
