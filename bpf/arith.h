@@ -210,22 +210,20 @@ static inline __u64 arrival_window(__u64 window_ns, __u32 extra_delay_ns, __u32 
 }
 
 /* Return the planes of `plane_mask`, as bits, on which a burst ends to arrive no later than the next burst would on the
- * fastest plane, plus 1/16. `wait_ns`: time for the packets in flight, on each of `planes`. `burst_ns`: time for this
- * burst. On a much slower plane a burst would end to arrive long after later ones, for which TCP would wait, or which it
- * would take for lost. Without branches: the verifier would walk through all combinations of planes.
+ * fastest plane, plus 1/16. `end_ns`: time until it has arrived, on each of `planes`; `quickest_ns`: the least time that
+ * the burst alone takes on one of them. On a much slower plane a burst would end to arrive long after later ones, for
+ * which TCP would wait, or which it would take for lost. Without branches: the verifier would walk through all
+ * combinations of planes.
  */
-static inline __u32 in_pace(const __u64 *wait_ns, const __u64 *burst_ns, __u32 planes, __u32 plane_mask)
+static inline __u32 in_pace(const __u64 *end_ns, __u64 quickest_ns, __u32 planes, __u32 plane_mask)
 {
-	__u64 soonest = NEVER_NS, quickest = NEVER_NS, excluded;
+	__u64 soonest = NEVER_NS;
 	__u32 late = 0, i;
 
-	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++) {
-		excluded = ~plane_mask >> i & 1;
-		soonest = lesser((wait_ns[i] + burst_ns[i]) | (excluded << 62), soonest);
-		quickest = lesser(burst_ns[i] | (excluded << 62), quickest);
-	}
 	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++)
-		late |= (soonest + soonest / 16 + quickest - wait_ns[i] - burst_ns[i]) >> 63 << i;
+		soonest = lesser(end_ns[i] | (__u64)(~plane_mask >> i & 1) << 62, soonest);
+	for (i = 0; i < MRC_MAX_PLANES && i < planes; i++)
+		late |= (soonest + soonest / 16 + quickest_ns - end_ns[i]) >> 63 << i;
 	return plane_mask & ~late;
 }
 

@@ -55,7 +55,7 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 {
 	const struct mrc_peer *peer = peer_at(host_id);
 	struct mrc_pace *p = pace_at(host_id);
-	__u64 wait_ns[MRC_MAX_PLANES], burst_ns[MRC_MAX_PLANES], now = now_ns();
+	__u64 end_ns[MRC_MAX_PLANES], now = now_ns(), wait_ns, burst_ns, least_burst_ns = NEVER_NS;
 	__u64 slowest = 0, quickest = ~0u, pace_ns;
 	__u32 paused = 0, planes = settings.planes, i, n;
 
@@ -74,13 +74,39 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 		pace_ns = p->pace_ns[i];
 		pace_ns |= slowest & less_mask(pace_ns, 1); /* a new plane has no measured rate yet */
 		n = p->in_flight[0][i] + p->in_flight[1][i] + p->sent[i];
-		wait_ns[i] = n * pace_ns;
-		wait_ns[i] -= lesser(wait_ns[i], p->base_delay_ns[i]);
-		burst_ns[i] = packets * (quickest + 1 + p->slow_ns[i] - lesser(quickest + 1, p->slow_ns[i]));
+		wait_ns = n * pace_ns;
+		wait_ns -= lesser(wait_ns, p->base_delay_ns[i]);
+		burst_ns = packets * (quickest + 1 + p->slow_ns[i] - lesser(quickest + 1, p->slow_ns[i]));
+		least_burst_ns = lesser(burst_ns | (__u64)(~plane_mask >> i & 1) << 62, least_burst_ns);
+		end_ns[i] = wait_ns + burst_ns;
 	}
-	return unmarked_planes(p->marking, p->turns++, planes, in_pace(wait_ns, burst_ns, planes, plane_mask));
+	return unmarked_planes(p->marking, p->turns++, planes, in_pace(end_ns, least_burst_ns, planes, plane_mask));
 }
 _Static_assert(MRC_REPORT_PARTS == 2, "planes_in_pace, note_planes");
+
+/* Note what has arrived on a plane in the `past` ns. `quickest_ns`: the least time per packet of a plane; `has_queue`: it
+ * had one all the time. A global function: the verifier walks through it once, and not for each plane.
+ */
+__noinline int note_plane(__u32 host_id, __u32 plane, __u64 past, __u64 quickest_ns, __u32 has_queue)
+{
+	struct mrc_pace *p = pace_at(host_id);
+	__u64 periods = past / PACE_PERIOD_NS;
+	__u32 i = plane & (MRC_MAX_PLANES - 1), arrived;
+
+	if (!p)
+		return 0;
+	OPAQUE(i); /* the compiler knows the callers, and would leave the mask out */
+	i &= MRC_MAX_PLANES - 1;
+	arrived = p->arrived[0][i] + p->arrived[1][i];
+	/* Otherwise there was a pause, or the peer's clock changed. */
+	if (past < PACE_PERIODS_MAX * PACE_PERIOD_NS)
+		p->pace_ns[i] = smoothed_pace(p->pace_ns[i], arrived - p->paced[i], past);
+	p->slow_ns[i] = next_slow_ns(p->slow_ns[i], p->pace_ns[i], has_queue, quickest_ns, lesser(periods, FADE_PERIODS_MAX));
+	p->marking[i] = smoothed_marking(p->marking[i], p->marked[i], arrived - p->paced[i]);
+	p->marked[i] = 0;
+	p->paced[i] = arrived;
+	return 0;
+}
 
 /* Note, by plane, the packets in flight and arrived, as summed up in the scratch. The report tells of `counts` EVs from
  * `first` on; the peer made it at `report_tx_ns` of its clock.
@@ -88,15 +114,15 @@ _Static_assert(MRC_REPORT_PARTS == 2, "planes_in_pace, note_planes");
 __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 report_tx_ns)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u32 zero = 0, i, begin, arrived, queues = 0, part = first != 0;
+	__u32 zero = 0, i, begin, queues = 0, part = first != 0;
 	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
 	__u64 past, quickest = NEVER_NS;
 
 	if (!p || !scratch)
 		return 0;
-	for (i = 0; i < MRC_MAX_PLANES; i++) {
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
 		begin = i * settings.evs_per_plane;
-		if (i >= settings.planes || begin >= first + counts || begin + settings.evs_per_plane <= first)
+		if (begin >= first + counts || begin + settings.evs_per_plane <= first)
 			continue;
 		p->arrived[part][i] = scratch->arrived[i];
 		p->in_flight[part][i] = scratch->in_flight[i];
@@ -107,23 +133,13 @@ __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 repor
 	if (past < PACE_PERIOD_NS)
 		return 0;
 	p->paced_ns = report_tx_ns;
-	for (i = 0; i < MRC_MAX_PLANES; i++) {
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
 		queues |= ((__u64)p->base_delay_ns[i] + QUEUE_DELAY_NS - p->newest_delay_ns[i]) >> 63 << i;
 		/* A plane without a measured rate is not the quickest. */
 		quickest = lesser((__u64)p->pace_ns[i] | less_mask(p->pace_ns[i], 1) >> 63 << 61, quickest);
 	}
-	for (i = 0; i < MRC_MAX_PLANES; i++) {
-		arrived = p->arrived[0][i] + p->arrived[1][i];
-		/* Otherwise there was a pause, or the peer's clock changed. */
-		if (past < PACE_PERIODS_MAX * PACE_PERIOD_NS)
-			p->pace_ns[i] = smoothed_pace(p->pace_ns[i], arrived - p->paced[i], past);
-		p->slow_ns[i] = next_slow_ns(p->slow_ns[i], p->pace_ns[i], queues & p->queues & 1u << i, quickest,
-					     past / PACE_PERIOD_NS < FADE_PERIODS_MAX ? past / PACE_PERIOD_NS :
-											FADE_PERIODS_MAX);
-		p->marking[i] = smoothed_marking(p->marking[i], p->marked[i], arrived - p->paced[i]);
-		p->marked[i] = 0;
-		p->paced[i] = arrived;
-	}
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
+		note_plane(host_id, i, past, quickest, queues & p->queues & 1u << i);
 	p->queues = queues;
 	return 0;
 }

@@ -12,7 +12,7 @@
 #include "mrc_events.h"
 #include "mrc_wire.h"
 
-#define MRC_ABI_VERSION 14 /* of the tables: it names the directory of the pins */
+#define MRC_ABI_VERSION 15 /* of the tables: it names the directory of the pins */
 
 enum mrc_version { /* the versions as BTF: the loader reads them from an object before it changes anything */
 	MRC_VERSION_ABI = MRC_ABI_VERSION,
@@ -145,10 +145,10 @@ struct mrc_peer {
 	__u32 slow_planes; /* programs: planes that are much slower than the quickest, as bits (balance.h) */
 	__u32 slow_ns; /* programs: time per packet of the slowest of these */
 	__u64 reserved;
-	/* third and fourth cache line */
+	/* four more cache lines */
 	__u8 address[MRC_MAX_PLANES][16]; /* daemon: outer source of the peer's packets */
 };
-_Static_assert(sizeof(struct mrc_peer) == 256, "mrc_peer is four cache lines");
+_Static_assert(sizeof(struct mrc_peer) == 384, "mrc_peer is six cache lines");
 
 /* Whether packets of a peer must have a tag ([auth] mode). */
 enum mrc_auth_mode {
@@ -375,8 +375,9 @@ struct mrc_rotation {
 	__u16 substitutes; /* EVs that took the turn of another; wraps */
 	__u8 data; /* 1 = since then the CPU pushed more than ACKs */
 	__u8 denied; /* 1 = since then a report was due, but the probe budget was spent */
+	__u64 reserved[2];
 };
-_Static_assert(sizeof(struct mrc_rotation) == 32, "mrc_rotation never straddles two cache lines");
+_Static_assert(sizeof(struct mrc_rotation) == 64, "mrc_rotation never straddles two cache lines");
 
 /* Kernel features that not every supported kernel has: bits of mrc_settings.kernel_has. The loader tests for the
  * feature.

@@ -12,7 +12,7 @@
 #define MRC_WIRE_VERSION 3
 #define MRC_PROBE_VERSION 2
 
-#define MRC_MAX_PLANES 8 /* bits of mrc_probe.plane_mask in use */
+#define MRC_MAX_PLANES 16 /* bits of mrc_probe.plane_mask in use */
 #define MRC_MAX_SEGMENTS 6 /* uSID carriers or SIDs in the destination address and a reduced SRH together */
 #define MRC_SRH_MAX (8 + 16 * (MRC_MAX_SEGMENTS - 1)) /* bytes of the longest SRH */
 #define MRC_HOP_LIMIT 64 /* of the outer IPv6 header */

@@ -100,7 +100,7 @@ static __always_inline int next_usable(struct mrc_peer *peer, __u32 plane_mask, 
 {
 	__u32 i;
 
-	for (i = 0; i < MRC_MAX_PLANES; i++) {
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
 		plane &= less_mask(plane, settings.planes); /* the first plane follows the last */
 		plane &= MRC_MAX_PLANES - 1; /* for the verifier */
 		out->plane = plane;
@@ -165,7 +165,7 @@ static __noinline __u32 substitute(struct mrc_peer *peer, struct mrc_rotation *r
 	__u32 plane = number / settings.evs_per_plane, turn = rotation->substitutes++, i, slot;
 	__u32 from = scattered(turn) * peer->slots >> 16;
 
-	for (i = 0; i < MRC_MAX_PLANES; i++) {
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
 		slot = plane_mask & (1u << plane) ? unskipped_slot(peer, host_id, plane, from) : NO_SLOT;
 		if (slot != NO_SLOT)
 			return plane * settings.evs_per_plane + slot;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Names the largest sizes of a cluster (EV numbers, host ids, uSIDs: see mrcd/fabric/srv6.py) and of packets."""
 
-MAX_PLANES = 8
+MAX_PLANES = 16
 MAX_EVS_PER_PEER = 256
 MAX_T0S = MAX_T1S = 512
 MAX_PORTS = 1024

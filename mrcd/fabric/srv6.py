@@ -3,13 +3,15 @@
 
 The numbering of 16-bit uSIDs (RFC 9800 NEXT-C-SID behind a 32-bit block), one function per kind:
 
-    T0      01ppp iii iiii iiii     0x4000 | plane << 11 | t0
-    T1      10ppp iii iiii iiii     0x8000 | plane << 11 | t1
-    host    110pp p   ii iiii iiii  0xc000 | plane << 10 | port of its T0
+    T0      01ppp q0i iiii iiii     0x4000 | ppp << 11 | q << 10 | t0
+    T1      10ppp q0i iiii iiii     0x8000 | ppp << 11 | q << 10 | t1
+    host    110pp p   ii iiii iiii  0xc000 | ppp << 10 | port of its T0, of planes 0 to 7
+            001pp p   ii iiii iiii  0x2000 | ppp << 10 | port of its T0, of planes 8 to 15
     local   111…                    0xe000 and up: functions of the node itself (RFC 9800 LIB)
 
-As in MRC, the plane is part of every uSID. The T1's number is the uplink of the T0, and the host's number is the
-T0's downlink. So an EV's address can be computed, and a fault can be named by its link.
+ppp are the lower bits of the plane, and q is the upper one: 1 from plane 8 on. As in MRC, the plane is part of every
+uSID. The T1's number is the uplink of the T0, and the host's number is the T0's downlink.
+So an EV's address can be computed, and a fault can be named by its link.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,17 +30,21 @@ _UDP, _SRH_TYPE, _SRH_HEADER = 17, 4, 8
 
 def t0_usid(plane: Any, t0: Any) -> Any:
     """Returns the uSID of a T0 switch; an array of uSIDs for arrays."""
-    return 0x4000 | plane << 11 | t0
+    return 0x4000 | _plane_bits(plane) | t0
 
 
 def t1_usid(plane: Any, t1: Any) -> Any:
     """Returns the uSID of a T1 switch; an array of uSIDs for arrays."""
-    return 0x8000 | plane << 11 | t1
+    return 0x8000 | _plane_bits(plane) | t1
 
 
 def host_usid(plane: Any, port: Any) -> Any:
     """Returns the uSID of a host NIC, which is valid at its T0 only; an array of uSIDs for arrays."""
-    return 0xC000 | plane << 10 | port
+    return 0xC000 - 0xA000 * (plane >> 3) | (plane & 7) << 10 | port
+
+
+def _plane_bits(plane: Any) -> Any:
+    return (plane & 7) << 11 | plane >> 3 << 10
 
 
 def carrier(block: IPv6Network, usids: Sequence[int]) -> IPv6Address:
@@ -136,7 +142,7 @@ def _segment(n: int, address: IPv6Address, block: IPv6Network) -> Iterator[Hop]:
 
 def _decode(usid: int) -> tuple[Literal["t0", "t1", "host", "other"], int | None, int | None]:
     if usid >> 14 in (0b01, 0b10):
-        return "t0" if usid < 0x8000 else "t1", usid >> 11 & 7, usid & 0x7FF
-    if usid >> 13 == 0b110:
-        return "host", usid >> 10 & 7, usid & 0x3FF
+        return "t0" if usid < 0x8000 else "t1", usid >> 11 & 7 | usid >> 7 & 8, usid & 0x3FF
+    if usid >> 13 in (0b110, 0b001):
+        return "host", usid >> 10 & 7 | (0 if usid & 0x8000 else 8), usid & 0x3FF
     return "other", None, None

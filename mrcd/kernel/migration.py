@@ -71,9 +71,9 @@ def migrate(
         if missing or len(evs) % len(peers):
             raise MachineError(f"the tables at {old} lack {', '.join(sorted(missing)) or 'equal rows per peer'}")
         width = len(evs) // len(peers)
-        known = {peers[row]["address"].tobytes(): row for row in np.flatnonzero(peers["configured"]).tolist()}
+        known = {_addresses(peers[row]): row for row in np.flatnonzero(peers["configured"]).tolist()}
         for row in np.flatnonzero(tables.peers["configured"]).tolist():
-            before = known.get(tables.peers[row]["address"].tobytes())
+            before = known.get(_addresses(tables.peers[row]))
             if before is None or row in replaced_hosts:
                 continue
             for name in (*_PEER, *(n for n in _PEER_IF_KNOWN if n in (peers.dtype.names or ()))):
@@ -85,6 +85,11 @@ def migrate(
             if not _copy_unchanged(tables.evs[row], old_evs):
                 _copy_matching(tables, row, _paths(old_evs, srhs, before * width))
             yield row
+
+
+def _addresses(peer: np.void) -> bytes:
+    """Returns the plane addresses of a peer, without the planes behind its last: versions differ in their number."""
+    return bytes(peer["address"].tobytes().rstrip(b"\0"))
 
 
 def _copy_unchanged(evs: Records, old: Records) -> bool:

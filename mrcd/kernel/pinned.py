@@ -27,7 +27,7 @@ class Tables:
     planes (8,) abi.PLANE                     srhs    (peers × evs_per_peer or 1,) abi.SRH
     watches (peers,) abi.WATCH                clock   () abi.CLOCK
     auths  (peers,) abi.AUTH                  replays (peers,) abi.REPLAY
-    links  (rows × 8 planes,) abi.LINK        copies  (peers,) abi.COPIES
+    links  (rows × 16 planes,) abi.LINK        copies  (peers,) abi.COPIES
     """
 
     def __init__(self, pins: Path, *, writable: bool) -> None:

@@ -4,6 +4,7 @@
 import pytest
 
 from mrcd.config.cluster_file import Granularity
+from mrcd.kernel.abi import MAX_PLANES
 from mrcd.kernel.enums import EvState, Reason
 from tests.packet.clock import MS, advance, now
 from tests.packet.packets import ETHERNET, EVS, H0, H2, PLANES, SLOTS, datagram
@@ -21,7 +22,7 @@ CLOCK_NS = 10_000 * MS  # offset of h2's clock, see Reporter.reply
 
 def planes(*others: int, last: int) -> list[int]:
     """Returns a value for each of MRC_MAX_PLANES planes: `last` for the bench's last plane."""
-    return [*others * LAST, last, *[0] * (8 - PLANES)][:8]
+    return [*others * LAST, last, *[0] * (MAX_PLANES - PLANES)][:MAX_PLANES]
 
 
 def pushed(bench: Bench, packets: int) -> list[int]:
@@ -39,9 +40,9 @@ def waiting(bench: Bench, **values: object) -> None:
 @pytest.mark.parametrize(
     ("queues", "sent"),
     [
-        ({"queued": 0, "in_flight": [planes(0, last=9), [0] * 8]}, [4] * PLANES),
-        ({"in_flight": [planes(0, last=5), [0] * 8], "base_delay_ns": planes(0, last=5 * MS)}, [4] * PLANES),
-        ({"pace_ns": planes(MS, last=0), "in_flight": [planes(2, last=2), [0] * 8]}, [4] * PLANES),
+        ({"queued": 0, "in_flight": [planes(0, last=9), [0] * MAX_PLANES]}, [4] * PLANES),
+        ({"in_flight": [planes(0, last=5), [0] * MAX_PLANES], "base_delay_ns": planes(0, last=5 * MS)}, [4] * PLANES),
+        ({"pace_ns": planes(MS, last=0), "in_flight": [planes(2, last=2), [0] * MAX_PLANES]}, [4] * PLANES),
         ({"paused_until_ns": planes(0, last=2**62)}, [4] * LAST + [0]),
         (
             {"paused_until_ns": planes(0, last=2**62), "slow_ns": planes(40 * MS, last=0), "slow": (1 << LAST) - 1},
@@ -57,7 +58,7 @@ def test_planes_get_packets_by_their_queues(bench: Bench, queues: dict[str, obje
 
 @pytest.mark.parametrize("half", [0, 1])
 def test_a_plane_with_a_queue_is_skipped_until_the_others_have_one_as_long(bench: Bench, half: int) -> None:
-    in_flight = [[0] * 8, [0] * 8]
+    in_flight = [[0] * MAX_PLANES, [0] * MAX_PLANES]
     in_flight[half] = planes(0, last=4)
     waiting(bench, in_flight=in_flight)
     assert pushed(bench, 3 * LAST) == [3] * LAST + [0]
@@ -106,7 +107,7 @@ def test_no_packet_is_dropped_for_the_last_evs_of_a_plane_that_another_cpu_withd
 
 
 def test_a_plane_without_usable_evs_gets_no_packets(bench: Bench) -> None:
-    waiting(bench, in_flight=[planes(50, last=0), [0] * 8])
+    waiting(bench, in_flight=[planes(50, last=0), [0] * MAX_PLANES])
     bench.set_state(H2, EvState.DENIED, *range(LAST * SLOTS, PLANES * SLOTS))
     assert pushed(bench, LAST) == [1] * LAST + [0]
 
@@ -115,10 +116,10 @@ def test_reports_show_the_packets_in_flight(bench: Bench, r: Reporter) -> None:
     r.report(after_ms=20)
     r.send_all(10)
     r.send(LAST * SLOTS, 6, arrive=2)
-    bench.pace(H2, sent=[3] * 8, paced_ns=now() + CLOCK_NS)
+    bench.pace(H2, sent=[3] * MAX_PLANES, paced_ns=now() + CLOCK_NS)
     r.report(after_ms=20)
     pace = bench.pace(H2)
-    assert pace["sent"].tolist() == [0] * PLANES + [3] * (8 - PLANES)
+    assert pace["sent"].tolist() == [0] * PLANES + [3] * (MAX_PLANES - PLANES)
     # Packets sent a while ago that have not arrived count as lost, not as in flight.
     assert pace["in_flight"].sum() <= 4
     assert pace["pace_ns"].tolist()[:PLANES] == pytest.approx([20 * MS / 40] * LAST + [20 * MS / 42], rel=0.5)
@@ -140,7 +141,7 @@ def test_delay_shows_queues(bench: Bench, r: Reporter) -> None:
     assert pace["extra_delay_ns"].argmax() == late
     # A plane with so much delay that it carries nothing hides no loss of the others.
     bench.peer(H2)["plane_skew_ns"] = 0
-    bench.pace(H2, plane_skew_now_ns=0, base_delay_ns=[12 * MS if p == late else 0 for p in range(8)])
+    bench.pace(H2, plane_skew_now_ns=0, base_delay_ns=[12 * MS if p == late else 0 for p in range(MAX_PLANES)])
     for turn in range(4 * PLANES):
         r.report(delay=12 * MS * (turn % PLANES == LAST))
     assert bench.peer(H2)["plane_skew_ns"] < 500_000
@@ -164,14 +165,14 @@ def test_a_plane_split_over_two_reports_is_as_fast_as_the_others(bench: Bench, r
 
 def test_idle_times_do_not_change_the_pace(bench: Bench, r: Reporter) -> None:
     r.send_all(100)
-    bench.pace(H2, paced_ns=now() + CLOCK_NS - 1000 * MS, pace_ns=[MS // 100] * 8)
+    bench.pace(H2, paced_ns=now() + CLOCK_NS - 1000 * MS, pace_ns=[MS // 100] * MAX_PLANES)
     r.report()
-    assert bench.pace(H2)["pace_ns"].tolist() == [MS // 100] * 8
+    assert bench.pace(H2)["pace_ns"].tolist() == [MS // 100] * MAX_PLANES
 
 
 def test_only_one_plane_at_a_time_is_paused(bench: Bench, r: Reporter) -> None:
     r.report()
-    bench.pace(H2, sent_ns=[now() + 10_000 * MS] * 8)
+    bench.pace(H2, sent_ns=[now() + 10_000 * MS] * MAX_PLANES)
     for _ in range(2 * PLANES):
         r.report(delay=40 * MS)
     assert (bench.pace(H2)["paused_until_ns"] > now()).sum() == 1

@@ -110,7 +110,7 @@ def test_copies_take_two_planes_where_others_stand_in_for_one(bench: Bench) -> N
 def test_copies_take_one_plane_where_all_others_are_too_slow(bench: Bench) -> None:
     side, last = ready(bench), PLANES - 1
     bench.peer(H2)["queued"], bench.peer(H2)["slow_planes"] = 1, (1 << last) - 1
-    rest = [0] * (8 - PLANES)
+    rest = [0] * (abi.MAX_PLANES - PLANES)
     bench.pace(H2, pace_ns=[MS] * PLANES + rest, slow_ns=[40 * MS] * last + [0] + rest)
     for _ in range(4):
         assert [m.ev // SLOTS for m in out(bench, side, IPV4 / UDP(sport=1, dport=2))] == [last] * 2

@@ -354,7 +354,7 @@ def test_tables_of_another_version_are_read_by_their_own_layout(
     assert old["mrc_node"]["status"] == [0]
     new = _filled(second)
     row = 3  # another one than h2 has now: it is known by its addresses
-    old["mrc_peers"]["address"][row] = new.peers["address"][H2]
+    old["mrc_peers"]["address"][row] = new.peers["address"][H2][:8]  # that version had so many planes
     for name, value in (("configured", 1), ("heard_ns", 77), ("plane_mask", 0b1101), ("generation", 99)):
         old["mrc_peers"][name][row] = value
     for number, state in STATES.items():

@@ -26,7 +26,7 @@ u32 known_lost(u32 s32 s32)
 u32 bucket_of(u64)
 u32 grown16(u16 u16)
 u32 dst_slot(const_u32*)
-u32 in_pace(const_u64* const_u64* u32 u32)
+u32 in_pace(const_u64* u64 u32 u32)
 u32 next_slow_ns(u32 u32 u32 u32 u32)
 u32 smoothed_marking(u32 u32 u32)
 u32 unmarked_planes(const_u8* u32 u32 u32)
@@ -242,10 +242,11 @@ def in_pace(
 ) -> set[int]:
     """Returns the planes in pace. `waits`: per plane; None excludes it. `slow`: time of a burst on slower planes."""
     mask = sum(1 << i for i, wait in enumerate(waits) if wait is not None)
-    array = ctypes.c_uint64 * 8
-    bursts = [(slow or {}).get(i, burst) for i in range(8)]
-    bits = arith.in_pace(array(*[wait or 0 for wait in waits]), array(*bursts), 8, mask)
-    return {i for i in range(8) if bits >> i & 1}
+    bursts = [(slow or {}).get(i, burst) for i in range(16)]
+    ends = [wait + taken for wait, taken in zip([w or 0 for w in waits] + [0] * (16 - len(waits)), bursts, strict=True)]
+    quickest = min((bursts[i] for i in range(16) if mask >> i & 1), default=burst)
+    bits = arith.in_pace((ctypes.c_uint64 * 16)(*ends), quickest, 16, mask)
+    return {i for i in range(16) if bits >> i & 1}
 
 
 def test_planes_keep_pace_if_they_start_before_the_earliest_ends(arith: ctypes.CDLL) -> None:
@@ -317,7 +318,7 @@ def test_marks_are_smoothed(arith: ctypes.CDLL) -> None:
     ],
 )
 def test_marked_planes_give_up_turns(arith: ctypes.CDLL, marking: list[int], mask: int, shares: list[float]) -> None:
-    taken = [arith.unmarked_planes((ctypes.c_uint8 * 8)(*marking), turn, 4, mask) for turn in range(0, 4096, 4)]
+    taken = [arith.unmarked_planes((ctypes.c_uint8 * 16)(*marking), turn, 4, mask) for turn in range(0, 4096, 4)]
     assert all(taken)
     for plane, share in enumerate(shares):
         assert sum(t >> plane & 1 for t in taken) / 1024 == pytest.approx(share, abs=0.02)

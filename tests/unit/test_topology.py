@@ -48,6 +48,11 @@ def evs(c: cluster_file.Config, source: str, to: str) -> tuple[EV, ...]:
         (topology.host_usid(0, 0), 0xC000),
         (topology.host_usid(3, 5), 0b110_011_00_0000_0101),
         (topology.host_usid(7, 1023), 0xDFFF),
+        (topology.t0_usid(8, 0), 0x4400),
+        (topology.t0_usid(15, 511), 0x7DFF),
+        (topology.t1_usid(11, 5), 0b10_011_100_0000_0101),
+        (topology.host_usid(8, 0), 0x2000),
+        (topology.host_usid(15, 1023), 0x3FFF),
     ],
 )
 def test_usids_by_hand(usid: int, value: int) -> None:
@@ -55,10 +60,10 @@ def test_usids_by_hand(usid: int, value: int) -> None:
 
 
 def test_no_two_usids_of_the_largest_fabric_are_alike() -> None:
-    """512 T0s and 512 T1s in 8 planes, 1024 ports under each T0: 16 bits for each, none 0, none a function."""
+    """512 T0s and 512 T1s in 16 planes, 1024 ports under each T0: 16 bits for each, none 0, none a function."""
     kinds = [(topology.t0_usid, 512), (topology.t1_usid, 512), (topology.host_usid, 1024)]
-    usids = [make(plane, i) for make, count in kinds for plane in range(8) for i in range(count)]
-    assert len(set(usids)) == len(usids) == 8 * 2048
+    usids = [make(plane, i) for make, count in kinds for plane in range(16) for i in range(count)]
+    assert len(set(usids)) == len(usids) == 16 * 2048
     # 0 ends a carrier (RFC 9800 §4.1); from 0xe000 on stand the functions of the node itself.
     assert min(usids) > 0
     assert max(usids) < 0xE000 <= min(topology.UDT4, topology.UDT6)

@@ -181,9 +181,9 @@ def _reloads(emulated: EmulatedPeers) -> tuple[float, float]:
 
 
 def _wait_until_quiet(pid: int) -> None:
-    """Waits until a start with many peers has written its routes and compared them, which is not idle time."""
-    for _ in range(30):
-        if cpu_ratio(pid, 2.0) < 0.05:
+    """Waits until a start with many peers has written its routes and asked for each, which is not idle time."""
+    for _ in range(60):
+        if cpu_ratio(pid, 2.0) < 0.04:
             return
 
 
