@@ -70,6 +70,11 @@ class Cluster(Section):
         description="the /32 prefix of the hosts' addresses on the planes, which mrcd computes",
     )
     planes: Annotated[int, Field(ge=1, le=MAX_PLANES)] = 4
+    rails: Annotated[int, Field(ge=1, le=MAX_PLANES)] = Field(
+        default=1,
+        description="NICs of a host whose ports lead to the same T1s: port p of NIC r is plane r × planes / rails + p. "
+        "A T1 is then one target, `t1:PLANE:NUMBER` with any of its planes",
+    )
     t0s: Annotated[int, Field(ge=1, le=MAX_T0S)] = 1
     t1s: Annotated[int, Field(ge=0, le=MAX_T1S)] = 4
     evs_per_peer: Annotated[int, Field(ge=1, le=MAX_EVS_PER_PEER)] = 256
@@ -98,7 +103,14 @@ class Cluster(Section):
             raise ValueError(
                 f"evs_per_peer {self.evs_per_peer} is less than planes {self.planes}: every plane needs at least one EV"
             )
+        if self.planes % self.rails:
+            raise ValueError(f"planes {self.planes} is no multiple of rails {self.rails}: each NIC has as many ports")
         return self
+
+    def t1_planes(self, plane: int) -> range:
+        """Returns the planes that have the T1s of a plane: those of the same port of all rails."""
+        ports = self.planes // self.rails
+        return range(plane % ports, self.planes, ports)
 
     @property
     def evs_per_plane(self) -> int:

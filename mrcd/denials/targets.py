@@ -156,7 +156,8 @@ def _fits(plan: Plan, peer: Peer, e: EV, target: Target) -> bool:
 
 
 def _goes_by(plan: Plan, peer: Peer, e: EV, place: Place) -> bool:
-    if e.plane != place.plane:
+    is_t1 = place.kind == "t1"  # which rails share
+    if e.plane not in (plan.config.cluster.t1_planes(place.plane) if is_t1 else (place.plane,)):
         return False
     if place.kind == "nic":
         return place.host in (plan.host.name, peer.host.name)
@@ -164,12 +165,12 @@ def _goes_by(plan: Plan, peer: Peer, e: EV, place: Place) -> bool:
     if place.kind == "t0" and at_an_end:
         return True
     if e.usids:  # computed: T0 [· T1 · T0] · host
-        return place.kind != "t0" and e.t1 == place.t1 and (place.kind == "t1" or at_an_end)
+        return place.kind != "t0" and e.t1 == place.t1 and (is_t1 or at_an_end)
     hops = _hops(plan, peer, e)
-    t0, t1 = t0_usid(place.plane, max(place.t0, 0)), t1_usid(place.plane, max(place.t1, 0))
+    t0, t1 = t0_usid(e.plane, max(place.t0, 0)), t1_usid(e.plane, max(place.t1, 0))
     if place.kind == "link":
         return any({a, b} == {t0, t1} for a, b in itertools.pairwise(hops))
-    return (t1 if place.kind == "t1" else t0) in hops
+    return (t1 if is_t1 else t0) in hops
 
 
 def _hops(plan: Plan, peer: Peer, e: EV) -> list[int]:

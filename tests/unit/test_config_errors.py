@@ -164,7 +164,7 @@ def test_an_error_names_the_file_the_place_and_a_remedy(text: str, words: list[s
 
 def test_all_errors_of_a_file_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        cluster_file.parse('[cluster]\nplanes = 9\nmtu = 1\ncolour = "red"\n' + host(0, id=-1, prefixes="[]"))
+        cluster_file.parse('[cluster]\nplanes = 17\nmtu = 1\ncolour = "red"\n' + host(0, id=-1, prefixes="[]"))
     for place in ("cluster.planes", "cluster.mtu", "cluster.colour", "hosts[0].id", "hosts[0].prefixes"):
         assert f"{place}: " in str(caught.value)
 

@@ -59,6 +59,16 @@ def test_a_target_selects_its_evs(text: str, expected: dict[str, list[int]]) -> 
     targets.check(PLAN, again)
 
 
+def test_a_t1_that_rails_share_is_one_target() -> None:
+    """Planes 0 and 2 are the first ports of two NICs: their T1s are the same switches, but not their T0s."""
+    shared = topology.plan(
+        cluster_file.parse(TEXT.replace("planes = 2", "planes = 4\nrails = 2").replace("= 8", "= 16")), "h0"
+    )
+    assert evs("t1:0:2", shared) == evs("t1:2:2", shared) == {"h1": [2, 10], "h3": [2, 10]}
+    assert evs("link:0:0:2", shared) == {"h1": [2], "h3": [2]}
+    assert evs("t0:2:1", shared) == {"h1": [8, 9, 10, 11], "h3": [8, 9, 10, 11]}
+
+
 def test_listed_paths_go_by_the_switches_that_their_segments_name() -> None:
     listed = [
         (0, ["5f00:0:4000:8002:4001:c000::"]),

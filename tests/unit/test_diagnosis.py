@@ -27,6 +27,7 @@ GOOD, DENIED = {"state": EvState.GOOD}, {"state": EvState.DENIED}
 UNANSWERED = {"state": EvState.UNKNOWN, "probe_seq": 20}
 DOWN, PEER_DOWN = GONE | {"reason": Reason.LINK_DOWN}, GONE | {"reason": Reason.PEER_LINK_DOWN}
 SMALL, PAIR = text(t0s=2), text(t0s=2, hosts=1)
+RAILS = text(planes=4, evs=16, more="rails = 2")
 LARGE_ECMP = text(more='encapsulation = "ecmp"')
 T1, T1_OR = "t1 t1:1:2", "t1 t1:1:2 or link:1:0:2"
 CABLE_0, CABLE_1 = "own_cable nic:h0:0 or t0:0:0", "own_cable nic:h0:1 or t0:1:0"
@@ -93,6 +94,14 @@ CASES: dict[str, tuple[Make, list[str], list[str]]] = {
     "T1": (lambda: Host().set("t1:1:2"), [T1_OR], [
         "Plane 1: T1 2 lets nothing through: 6 of 6 EVs through it have failed, to 6 of 6 peers",
         "`mrcctl trace h3 --ev 6` tells which it is"]),
+    "T1 of two rails": (
+        lambda: Host(RAILS).set("t1:2:2"), ["t1 t1:0:2"],
+        ["Planes 0, 2: T1 2 lets nothing through: 12 of 12 EVs through it have failed, to 6 of 6 peers"]),
+    "links of two T1s of other ports": (
+        lambda: Host(RAILS).set("link:0:0:2").set("link:1:0:2"),
+        ["t1 t1:0:2 or link:0:0:2", "t1 t1:1:2 or link:1:0:2"], []),
+    "lossy T1 of two rails": (lambda: Host(RAILS).set("t1:1:3", LOSSY), ["loss t1:1:3"],
+                              ["Planes 1, 3: T1 3 loses packets"]),
     "all EVs through the T1 cross the link": (lambda: Host().set("link:1:0:2"), [T1_OR], []),
     "link": (lambda: Host().set("link:1:2:3"), ["link link:1:2:3"], []),
     "T0": (lambda: Host().set("t0:1:2"), ["t0 t0:1:2"], []),

@@ -40,7 +40,7 @@ def test_sizes(wanted: Wanted, t0s: int, t1s: int, hosts_per_t0: int, evs: int) 
     [
         (Wanted(hosts=4096, radix=64), ["128 T0s", "64", "third tier", "wire 2048 hosts"]),
         (Wanted(hosts=65_536, planes=2, radix=512), ["65536 hosts", "1 to 65535", "host ids"]),
-        (Wanted(hosts=0, planes=9), ["0 hosts", "9 planes", "1 to 8"]),
+        (Wanted(hosts=0, planes=17), ["0 hosts", "17 planes", "1 to 16"]),
         (Wanted(hosts=8, evs_per_peer=3), ["3 evs", "every plane"]),
         (Wanted(hosts=8, evs_per_peer=257), ["257 evs"]),
         (Wanted(hosts=64, radix=64, hosts_per_t0=60, t1s=8), ["60 + 8 ports", "a switch has 64"]),

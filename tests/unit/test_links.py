@@ -45,7 +45,7 @@ def test_no_link_is_watched_where_carriers_do_not_name_switches(encapsulation: s
     assert list(links.links(plan_of(encapsulation=encapsulation))) == []
 
 
-@pytest.mark.parametrize(("t1s", "entries"), [(0, 512), (63, 512), (64, 1024), (512, 4608)])
+@pytest.mark.parametrize(("t1s", "entries"), [(0, 1024), (63, 1024), (64, 2048), (512, 9216)])
 def test_the_table_grows_in_steps(t1s: int, entries: int) -> None:
     assert links.table_size(t1s) == entries
 
@@ -90,7 +90,7 @@ def test_all_t1s_take_turns(t1s: int, idle_probes: int) -> None:
     steps = max(1, -(-t1s // max(1, watch.pace.t1s)))
     for _ in range(steps):
         watch.probe(send)
-    rows = [row for first, count in sent for row in range(first // 8, (first + count) // 8)]
+    rows = [row for first, count in sent for row in range(first // abi.MAX_PLANES, (first + count) // abi.MAX_PLANES)]
     assert rows.count(0) == steps
     assert set(rows) == set(range(1 + t1s))
 

@@ -16,7 +16,7 @@ from mrcd.health.diagnosis import memory
 from mrcd.health.diagnosis.causes import Cause, Confidence, Kind, Severity, Share
 from mrcd.health.diagnosis.cover import Cover, Element, Place, is_full
 from mrcd.health.diagnosis.facts import NOT_TOLD, SAME_FILE, Facts, Ints, OwnPlane, Verdict
-from mrcd.health.diagnosis.sentences import Nature, cause, share, since_ns, target
+from mrcd.health.diagnosis.sentences import Nature, by_switch, cause, share, since_ns, target
 from mrcd.health.snapshot import Bools
 from mrcd.kernel.enums import Drop
 from mrcd.kernel.pinned import CHANGING, wire_of
@@ -46,7 +46,7 @@ def diagnose(facts: Facts) -> list[Cause]:
         found += _deaf_nics(facts, verdicts)
         found += _small_mtus(facts, verdicts)
         if (verdicts > Verdict.GOOD).any():
-            found += _evs(facts, verdicts)
+            found += by_switch(facts, _evs(facts, verdicts))
     return sorted(found, key=lambda c: (_ORDER[c.kind.severity], -c.share.evs))
 
 

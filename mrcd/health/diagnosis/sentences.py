@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes the target, the sentence and the next step of a cause that is concluded from EVs. Pure."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 
 import numpy as np
@@ -59,6 +61,42 @@ def cause(facts: Facts, e: Element, nature: Nature) -> Cause:
     )
 
 
+def by_switch(facts: Facts, found: Iterable[Cause]) -> list[Cause]:
+    """Returns causes with one for each T1 that fails on several planes: rails share it (Cluster.t1_planes)."""
+    cluster, causes = facts.plan.config.cluster, list(found)
+    of_switch: dict[tuple[Kind, int, str], list[tuple[int, Cause]]] = {}
+    for c in causes:
+        word, *numbers = c.target.split(":")
+        if word == "t1":
+            plane, t1 = int(numbers[0]), numbers[1]
+            of_switch.setdefault((c.kind, cluster.t1_planes(plane).start, t1), []).append((plane, c))
+    for same in (same for same in of_switch.values() if len(same) > 1):
+        planes, of_plane = zip(*same, strict=True)
+        causes = [c for c in causes if c not in of_plane] + [_of_planes(planes, of_plane)]
+    return causes
+
+
+def _of_planes(planes: Sequence[int], of_plane: Sequence[Cause]) -> Cause:
+    """Returns the cause of a T1 on several planes. That links to it have failed on all would take as many faults."""
+    first, shares = of_plane[0], [c.share for c in of_plane]
+    evs, of_evs = sum(s.evs for s in shares), sum(s.of_evs for s in shares)
+    most = max(shares, key=lambda s: s.peers)
+    sentence = first.sentence.replace(f"Plane {planes[0]}:", f"Planes {', '.join(map(str, planes))}:")
+    for before, after in zip(
+        _counts(first.share), _counts(total := replace(most, evs=evs, of_evs=of_evs)), strict=True
+    ):
+        sentence = sentence.replace(before, after)
+    since = [c.since_ns for c in of_plane if c.since_ns is not None]
+    sure = Confidence.CERTAIN if first.confidence is Confidence.CERTAIN else Confidence.LIKELY
+    return replace(
+        first, sentence=sentence, share=total, since_ns=min(since, default=None), confidence=sure, or_targets=()
+    )
+
+
+def _counts(part: Share) -> tuple[str, str]:
+    return f"{part.evs} of {part.of_evs} EVs", f"to {part.peers} of {part.of_peers} peers"
+
+
 def share(e: Element) -> Share:
     """Returns how much an element explains."""
     evs, of_evs = int(e.bad.sum()), int(e.known.sum())
@@ -103,8 +141,7 @@ def target(facts: Facts, e: Element, nature: Nature) -> str:
 def _sentence(facts: Facts, e: Element, nature: Nature) -> str:
     peer, _ = _example(facts, e)
     part = share(e)
-    which = f"{part.evs} of {part.of_evs} EVs"
-    to = f"to {part.peers} of {part.of_peers} peers"
+    which, to = _counts(part)
     if e.place is Place.PEER:
         return f"{peer}: {which} to it {nature.state}, on all planes"
     if e.place is Place.SOME:

@@ -37,6 +37,7 @@ def lab() -> None:
 @click.option("--hosts", default=4, show_default=True, help="h0, h1, …; h0 has 10.99.0.1 and fd00:99::1")
 @click.option("--hosts-per-t0", default=2, show_default=True)
 @click.option("--planes", default=4, show_default=True)
+@click.option("--rails", default=1, show_default=True, help="NICs of a host that share T1s")
 @click.option("--t1", default=4, show_default=True, help="T1 switches per plane")
 @click.option("--mtu", default=9100, show_default=True, help="MTU of every link, bytes")
 @click.option("--rate", metavar="RATE", help="rate of every link, e.g. 1gbit  [default: unlimited]")

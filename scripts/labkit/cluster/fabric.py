@@ -56,6 +56,7 @@ class Parameters:
     hosts: int = 4
     hosts_per_t0: int = 2
     planes: int = 4
+    rails: int = 1  # NICs that share T1s, as the cluster file says; the lab has a T1 for each plane all the same
     t1: int = 4
     mtu: int = 9100
     rate_bits_per_s: int | None = None
@@ -232,6 +233,7 @@ def cluster_text(name: str, p: Parameters) -> str:
         "cluster": {
             "name": name,
             "planes": p.planes,
+            "rails": p.rails,
             "t0s": p.t0s,
             "t1s": p.t1,
             "evs_per_peer": p.planes * evs_per_plane,
