@@ -37,9 +37,9 @@ def variants() -> dict[str, bytes]:
     for name, number in {
         "classes": 1,
         "source_check": 1,
-        "planes": 8,
+        "planes": 16,
         "evs_per_peer": 256,
-        "evs_per_plane": 32,
+        "evs_per_plane": 16,
     }.items():
         large[name] = number
     return {"least": small.tobytes(), "all features": large.tobytes()}
