@@ -91,7 +91,7 @@ __noinline int note_plane(__u32 host_id, __u32 plane, __u64 past, __u64 quickest
 {
 	struct mrc_pace *p = pace_at(host_id);
 	__u64 periods = past / PACE_PERIOD_NS;
-	__u32 i = plane & (MRC_MAX_PLANES - 1), arrived;
+	__u32 i = plane, arrived;
 
 	if (!p)
 		return 0;
@@ -108,33 +108,47 @@ __noinline int note_plane(__u32 host_id, __u32 plane, __u64 past, __u64 quickest
 	return 0;
 }
 
+/* Take what a report of `counts` EVs from `first` on says of a plane out of the scratch. A global function, as note_plane().
+ */
+__noinline int take_counts(__u32 host_id, __u32 plane, __u32 first, __u32 counts)
+{
+	struct mrc_pace *p = pace_at(host_id);
+	__u32 zero = 0, part = first != 0, i = plane, begin;
+	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
+
+	OPAQUE(i);
+	i &= MRC_MAX_PLANES - 1;
+	begin = i * settings.evs_per_plane;
+	if (!p || !scratch || begin >= first + counts || begin + settings.evs_per_plane <= first)
+		return 0;
+	p->arrived[part][i] = scratch->arrived[i];
+	p->in_flight[part][i] = scratch->in_flight[i];
+	p->sent[i] = 0;
+	p->marked[i] += scratch->marked[i];
+	return 0;
+}
+
 /* Note, by plane, the packets in flight and arrived, as summed up in the scratch. The report tells of `counts` EVs from
  * `first` on; the peer made it at `report_tx_ns` of its clock.
  */
 __noinline int note_planes(__u32 host_id, __u32 first, __u32 counts, __u64 report_tx_ns)
 {
 	struct mrc_pace *p = pace_at(host_id);
-	__u32 zero = 0, i, begin, queues = 0, part = first != 0;
-	struct mrc_scratch *scratch = bpf_map_lookup_elem(&mrc_scratch, &zero);
-	__u64 past, quickest = NEVER_NS;
+	__u64 past, left_ns, quickest = NEVER_NS;
+	__u32 i, queues = 0;
 
-	if (!p || !scratch)
+	if (!p)
 		return 0;
-	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
-		begin = i * settings.evs_per_plane;
-		if (begin >= first + counts || begin + settings.evs_per_plane <= first)
-			continue;
-		p->arrived[part][i] = scratch->arrived[i];
-		p->in_flight[part][i] = scratch->in_flight[i];
-		p->sent[i] = 0;
-		p->marked[i] += scratch->marked[i];
-	}
+	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++)
+		take_counts(host_id, i, first, counts);
 	past = report_tx_ns - p->paced_ns;
 	if (past < PACE_PERIOD_NS)
 		return 0;
 	p->paced_ns = report_tx_ns;
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
-		queues |= ((__u64)p->base_delay_ns[i] + QUEUE_DELAY_NS - p->newest_delay_ns[i]) >> 63 << i;
+		left_ns = (__u64)p->base_delay_ns[i] + QUEUE_DELAY_NS - p->newest_delay_ns[i];
+		OPAQUE(left_ns); /* a branch would double what Linux 6.1 verifies, for each plane */
+		queues |= left_ns >> 63 << i;
 		/* A plane without a measured rate is not the quickest. */
 		quickest = lesser((__u64)p->pace_ns[i] | less_mask(p->pace_ns[i], 1) >> 63 << 61, quickest);
 	}

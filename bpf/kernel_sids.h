@@ -65,9 +65,9 @@ static __always_inline int may_use_kernel_sids(const struct mrc_peer *peer, __u6
 }
 
 /* Return 1 if a packet on a plane NIC is for one of the kernel's SIDs and must not reach it. `at`: where the IP header
- * begins.
+ * begins. A global function, so that the verifier walks through it once.
  */
-static __noinline int is_stray_srv6(struct __sk_buff *skb, __u32 at)
+__noinline int is_stray_srv6(struct __sk_buff *skb, __u32 at)
 {
 	struct ipv6hdr *ip6 = (void *)(long)skb->data + (at ? ETH_HLEN : 0);
 	void *end = (void *)(long)skb->data_end;
