@@ -38,8 +38,7 @@ from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.enums import Policy
 from mrcd.kernel.pinned import Tables, prefix_key
 
-PLANES, EVS = 4, 256
-SLOTS = EVS // PLANES
+PLANES, EVS = 4, 256  # unless a host has more planes
 VLAN = 7
 _COPIES_PER_S = 1_000_000  # more than are sent
 _POLICY_SHIFT = 16  # of a prefix's value
@@ -49,10 +48,10 @@ _TARGET = {4: "10.98.0.1", 6: "fd00:98::1"}  # of received packets: within this 
 _OUR_MAC, _WIRE_MAC = "02:00:00:00:00:{:02x}", "02:00:00:00:01:{:02x}"
 
 
-def cluster(hosts: int, encapsulation: Encapsulation) -> str:
+def cluster(hosts: int, encapsulation: Encapsulation, planes: int = PLANES) -> str:
     """Returns a cluster file with this host and the last of the others, whose rows are copied for all others."""
-    lines = ["[cluster]", f"planes = {PLANES}", "t0s = 2", f"t1s = {SLOTS}", f"evs_per_peer = {EVS}", f"mtu = {_MTU}"]
-    lines += [f'encapsulation = "{encapsulation}"', "[overlay]", f"copies_per_s = {_COPIES_PER_S}"]
+    lines = ["[cluster]", f"planes = {planes}", "t0s = 2", f"t1s = {EVS // planes}", f"evs_per_peer = {EVS}"]
+    lines += [f"mtu = {_MTU}", f'encapsulation = "{encapsulation}"', "[overlay]", f"copies_per_s = {_COPIES_PER_S}"]
     for t0, number in enumerate((0, hosts - 1)):
         lines.append(host_table(number, t0, 0, [f"{address(number, 4)}/32", f"{address(number, 6)}/128"]))
     return "\n".join(lines)
@@ -68,10 +67,15 @@ class BareHost:
     """Host h0 of a cluster of `hosts` hosts. Raises MrcdError."""
 
     def __init__(
-        self, namespace: str, hosts: int, encapsulation: Encapsulation = "usid", program: Path | None = None
+        self,
+        namespace: str,
+        hosts: int,
+        encapsulation: Encapsulation = "usid",
+        program: Path | None = None,
+        planes: int = PLANES,
     ) -> None:
-        self.namespace, self.hosts = namespace, hosts
-        text = cluster_file.parse(cluster(hosts, encapsulation), "the bench's cluster file")
+        self.namespace, self.hosts, self.planes, self.slots = namespace, hosts, planes, EVS // planes
+        text = cluster_file.parse(cluster(hosts, encapsulation, planes), "the bench's cluster file")
         self.plan = topology.plan(text, "h0")
         self._far = topology.plan(text, f"h{hosts - 1}")
         with contextlib.ExitStack() as undo:
@@ -101,12 +105,12 @@ class BareHost:
     def _interfaces(self) -> None:
         netns.write_sysctls([("ipv6/conf/default/disable_ipv6", "1")])  # interfaces would send packets of their own
         lines = [f"link add m0 mtu {_MTU - 200} type veth peer name m0p mtu {_MTU - 200}"]
-        for p in range(PLANES):
+        for p in range(self.planes):
             ours, theirs = _OUR_MAC.format(p), _WIRE_MAC.format(p)
             lines.append(
                 f"link add n{p} mtu {_MTU} address {ours} type veth peer name w{p} mtu {_MTU} address {theirs}"
             )
-        names = ["lo", "m0", "m0p", *(f"{side}{p}" for p in range(PLANES) for side in "nw")]
+        names = ["lo", "m0", "m0p", *(f"{side}{p}" for p in range(self.planes) for side in "nw")]
         netns.batch(("ip",), lines + [f"link set {name} up" for name in names])
         netns.write_sysctls([(f"ipv6/conf/{name}/disable_ipv6", "0") for name in ("lo", "m0")])
         own = [f"address add {address(0, 4)}/32 dev m0", f"address add {address(0, 6)}/128 dev m0 nodad"]
@@ -114,13 +118,13 @@ class BareHost:
         netns.batch(("ip", "-6"), ["route add fd00:99::/64 dev m0"])
 
     def _fill(self) -> None:
-        for p in range(PLANES):
+        for p in range(self.planes):
             plane = self.tables.planes[p : p + 1].reshape(())
             plane["ifindex"] = self.ifindex[f"n{p}"]
             plane["smac"], plane["dmac"] = _octets(_OUR_MAC.format(p)), _octets(_WIRE_MAC.format(p))
             plane["address"] = np.frombuffer(self.plan.addresses[p].packed, np.uint8)
             plane["sid"] = np.frombuffer(self.plan.sids[p].packed, np.uint8)
-        self.tables.node["plane_mask"] = (1 << PLANES) - 1
+        self.tables.node["plane_mask"] = (1 << self.planes) - 1
         self.tables.node["overlay_ifindex"] = self.ifindex["m0"]
         last = self.hosts - 1
         write_tables.write_peers(self.tables, self.plan, self.dataplane.refresh)
@@ -147,7 +151,7 @@ class BareHost:
 
     def set_vlan(self, tagged: bool) -> None:
         """Sets whether the planes are VLANs of their NICs."""
-        self.tables.planes["vlan"][:PLANES] = VLAN if tagged else 0
+        self.tables.planes["vlan"][: self.planes] = VLAN if tagged else 0
 
     def program(self, name: str) -> int:
         """Returns the descriptor of one of mrcd's programs."""

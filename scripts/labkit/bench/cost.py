@@ -4,9 +4,9 @@
 The overhead of the statistics is the time of an empty program, which is attached in front for the same packets.
 
 Cases: one peer; a full table with packets to one peer; and the same with packets to all peers in random order, so that
-most table entries miss the CPU's caches; fewer peers at a time, or bursts of a flow, as in clusters. mrc_pop gets
-copies of which the first has come. The windows of the cases alternate. mrc_push gets packets of UDP sockets, mrc_pop
-gets frames sent to a NIC.
+most table entries miss the CPU's caches; fewer peers at a time, or bursts of a flow, as in clusters; more planes.
+mrc_pop gets copies of which the first has come. The windows of the cases alternate. mrc_push gets packets of UDP
+sockets, mrc_pop gets frames sent to a NIC.
 
 A copy is sent while mrc_push runs, down to the NIC's driver, but the packet itself after it. So a critical packet is
 compared by the CPU of the whole host: from the socket to the driver, as the sending thread is charged for it.
@@ -20,10 +20,11 @@ import itertools
 import random
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 
 from labkit import plot
 from labkit.bench import bare_host
@@ -53,6 +54,7 @@ AT_MOST = 1.3  # most cost of mrc_push at the full table, as a ratio to one peer
 _KERNELS_OWN = 10  # packets that the kernel sends meanwhile, as of IPv6 neighbour discovery
 COUNTED_PACKETS = 4096  # packets whose calls are counted
 SETS = (16, 64, 256, 1024)  # peers
+PLANES = (8, 16)
 RUN = 16  # packets to a peer before those to the next peer, as in a flow's bursts
 FULL = "full table"
 ONE, ONE_OF_ALL, ALL = "one peer", f"{FULL}, one peer", f"{FULL}, all peers"
@@ -103,7 +105,8 @@ def measure(lab: Lab, options: Options) -> Result:
     with contextlib.ExitStack() as stack:
         progress(f"cost: tables for 2 and for {HOSTS} hosts of {bare_host.EVS} EVs")
         one, full = _bare(stack, lab, "h200", 2, "usid"), _bare(stack, lab, "h201", HOSTS, "usid")
-        cases = _cases(stack, one, full, _bare(stack, lab, "h202", 2, "srh"))
+        more = {n: _bare(stack, lab, f"h{204 + n}", 2, "usid", planes=n) for n in PLANES}
+        cases = _cases(stack, one, full, _bare(stack, lab, "h202", 2, "srh"), more)
         with progstats.counting():
             costs, overheads = _windows(cases, options.pairs or WINDOWS)
         sizes = [progstats.size(one.program(name))._asdict() for name in _SIZED]
@@ -121,13 +124,21 @@ def _bare(
     hosts: int,
     encapsulation: Encapsulation,
     program: Path | None = None,
+    planes: int = bare_host.PLANES,
 ) -> BareHost:
-    made = BareHost(namespace(lab.state.name, node), hosts, encapsulation, program)
+    made = BareHost(namespace(lab.state.name, node), hosts, encapsulation, program, planes)
     stack.callback(made.close)
     return made
 
 
-def _cases(stack: contextlib.ExitStack, one: BareHost, full: BareHost, srh: BareHost) -> list[Case]:
+def _cases(
+    stack: contextlib.ExitStack,
+    one: BareHost,
+    full: BareHost,
+    srh: BareHost,
+    more: Mapping[int, BareHost] = MappingProxyType({}),
+) -> list[Case]:
+    """Returns all cases. `more`: hosts with one peer and other numbers of planes."""
     everyone = random.Random(0).sample(range(1, HOSTS), HOSTS - 1)
     found = []
     for b, name, version, peers in (
@@ -140,6 +151,7 @@ def _cases(stack: contextlib.ExitStack, one: BareHost, full: BareHost, srh: Bare
         (srh, "SRH", 4, [PEER]),
         (one, "VLAN", 4, [PEER]),
         (one, CRITICAL, 4, [PEER]),
+        *((b, f"{n} planes", 4, [PEER]) for n, b in more.items()),
     ):
         before = _set(b, name)
         found.append(Case("mrc_push", name, b, "m0", libbpf.TCX_EGRESS, _udp(stack, b, version, peers), before))
@@ -156,6 +168,7 @@ def _cases(stack: contextlib.ExitStack, one: BareHost, full: BareHost, srh: Bare
             (one, "VLAN", 4, [PEER]),
             (one, "CE", 4, [PEER]),
             (one, CRITICAL, 4, [PEER]),
+            *((b, f"{n} planes", 4, [PEER]) for n, b in more.items()),
         ),
     ):
         before = _set(b, name)
@@ -190,9 +203,9 @@ def _frames(
     template = b.frame(version, SIZE, vlan=vlan, ce=ce, **mrc)
     chance = random.Random(2)
     if len(senders) == 1:
-        ends = [(senders[0], i % bare_host.SLOTS) for i in range(packet_sender.BATCH)]
+        ends = [(senders[0], i % b.slots) for i in range(packet_sender.BATCH)]
     else:
-        ends = [(s, chance.randrange(bare_host.SLOTS)) for s in senders]
+        ends = [(s, chance.randrange(b.slots)) for s in senders]
     with netns.inside(b.namespace):
         out = packet_sender.frames("w0", b.sent_by(template, ends))
     stack.callback(out.close)
