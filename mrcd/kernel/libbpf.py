@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Wraps the libbpf calls that mrcd needs; a failed call raises KernelError.
 
-The daemon calls the libbpf that bcc links. That is all that bcc is used for; nothing is compiled at run time. mrcctl
-opens libbpf.so itself, because bcc maps LLVM (70 MB) and mrcctl must start fast.
+The daemon calls the libbpf that bcc links, where bcc is installed. That is all that bcc is used for; nothing is compiled
+at run time. mrcctl opens libbpf.so itself, because bcc maps LLVM (70 MB) and mrcctl must start fast.
 """
 
 import contextlib
@@ -186,14 +186,12 @@ def lib() -> Any:
 
 
 def use_bcc() -> None:
-    """Makes all functions of this module use the libbpf that bcc links."""
+    """Makes all functions of this module use the libbpf that bcc links, if bcc is installed; else libbpf.so."""
     try:
         from bcc import libbcc
-    except ImportError as e:
-        raise MachineError(
-            f"bcc's Python binding is missing: {e}",
-            hint="apt install python3-bpfcc, and use a virtual environment made with --system-site-packages",
-        ) from None
+    except ImportError:
+        lib()
+        return
     # A handle of our own: on bcc's, calls are checked against bcc's structures (ctypes.ArgumentError on Debian 13).
     use(ct.CDLL(libbcc.lib._name, use_errno=True))  # noqa: SLF001 - documented by ctypes
 

@@ -13,7 +13,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.kernel import abi
 from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.links import Attachment, Point
-from mrcd.net import drivers
+from mrcd.net import drivers, sysctls
 from mrcd.net.drivers import Device, Segmentation
 from mrcd.net.messages import Link
 from mrcd.net.offloads import ReceiveChecksums
@@ -203,7 +203,7 @@ def timer_packet_bytes(evs_per_peer: int, srh: bool) -> int:
     return _HEADERS + abi.BALLAST + 8 * min(evs_per_peer, abi.REPORT_EVS) + abi.SRH_MAX * srh
 
 
-def loosen_rp_filter(interface: str, root: Path = Path("/proc/sys/net")) -> None:
+def loosen_rp_filter(interface: str, root: Path = sysctls.NET) -> None:
     """Replaces a strict reverse path filter (RFC 3704) of an interface with a loose one.
 
     mrc0 receives popped packets whose source may be routed through a NIC by a fallback route, and vice versa.
@@ -213,7 +213,7 @@ def loosen_rp_filter(interface: str, root: Path = Path("/proc/sys/net")) -> None
         _write(path, "2")
 
 
-def enable_ipv6(interface: str, root: Path = Path("/proc/sys/net")) -> None:
+def enable_ipv6(interface: str, root: Path = sysctls.NET) -> None:
     """Enables IPv6 on an interface, because it gets no IPv6 address if the host disables IPv6 by default."""
     _write(root / "ipv6/conf" / interface / "disable_ipv6", "0")
 
@@ -230,4 +230,4 @@ def _write(path: Path, value: str) -> None:
         if path.read_text().strip() != value:
             path.write_text(value)
     except OSError as e:
-        raise MachineError(f"{path}: {e.strerror}", hint="run mrcd as root, or by its systemd unit") from None
+        raise MachineError(f"{path}: {e.strerror}", hint="run mrcd by its systemd unit, or as docs/containers.md says") from None

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mrcd.config.cluster_file import cpu_list
+from mrcd.net import sysctls
 
 log = logging.getLogger("mrcd")
 
 _NET = Path("/sys/class/net")
-_DEFAULT_MASK = Path("/proc/sys/net/core/rps_default_mask")
+_DEFAULT_MASK = sysctls.NET / "core/rps_default_mask"
 _ONLINE = Path("/sys/devices/system/cpu/online")
 
 
