@@ -90,7 +90,7 @@ test: $(if $(PYTEST_ARGS),set-up,lint) ## lint and all tests; PYTEST_ARGS="tests
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test test-training test-deb test-network-manager test-kernels test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
+test-all: test test-training test-deb test-image test-network-manager test-kernels test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
 	@$(PYTHON) -m pytest --all-faults tests/lab/test_diagnosis.py tests/lab/test_alertmanager.py
 	@$(MAKE) test-model MODEL_PACKETS=1000000
 	@$(MAKE) fuzz FUZZ_SECONDS=600
@@ -228,6 +228,8 @@ INSTALLED = \
 	$(foreach f,$(wildcard scripts/deploy/prometheus/*),$f:$(TREE)/share/mrcd/$(notdir $f)) \
 	$(foreach f,$(wildcard docs/*.md docs/images/*),$f:$(TREE)/share/doc/mrcd/$f) \
 	$(foreach f,prolog-slurmctld task-prolog health-check,scripts/deploy/$f:$(TREE)/share/mrcd/$f) \
+	$(foreach f,$(wildcard scripts/deploy/kubernetes/*),$f:$(TREE)/share/mrcd/kubernetes/$(notdir $f)) \
+	scripts/deploy/image/seccomp.json:$(TREE)/share/mrcd/seccomp.json \
 	scripts/deploy/wireshark/mrc.lua:$(TREE)/share/mrcd/mrc.lua \
 	scripts/deploy/mrcd.toml:$(DESTDIR)$(SYSCONFDIR)/mrcd/mrcd.toml.example
 
@@ -289,6 +291,16 @@ deb-clean: set-up build/roots/bookworm ## build the package in the smallest Debi
 .PHONY: test-deb
 test-deb: set-up deb-clean build/roots/trixie ## install, start, upgrade, remove and purge the package, here and on a bare Debian 12 and 13
 	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/debian.py
+
+.PHONY: image
+image: deb ## build a container image in build/, an OCI archive: the package, Python and libbpf
+	@scripts/set-up --image
+	@scripts/deploy/image/build build/mrcd_*.deb build
+
+.PHONY: test-image
+test-image: set-up image ## run the image under podman in a lab: the commands of docs/containers.md, and an upgrade; check the manifests
+	@$(MAKE) build
+	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/test_image.py tests/unit/test_kubernetes.py
 
 .PHONY: test-network-manager
 test-network-manager: set-up ## check mrcd beside a real NetworkManager
