@@ -295,7 +295,7 @@ test-deb: set-up deb-clean build/roots/trixie ## install, start, upgrade, remove
 .PHONY: image
 image: deb ## build a container image in build/, an OCI archive: the package, Python and libbpf
 	@scripts/set-up --image
-	@scripts/deploy/image/build build/mrcd_*.deb build
+	@scripts/deploy/image/build "$$(ls -t build/mrcd_*.deb | head -n 1)" build
 
 .PHONY: test-image
 test-image: set-up image ## run the image under podman in a lab: the commands of docs/containers.md, and an upgrade; check the manifests

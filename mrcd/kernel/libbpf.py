@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Wraps the libbpf calls that mrcd needs; a failed call raises KernelError.
 
-The daemon calls the libbpf that bcc links, where bcc is installed. That is all that bcc is used for; nothing is compiled
-at run time. mrcctl opens libbpf.so itself, because bcc maps LLVM (70 MB) and mrcctl must start fast.
+The daemon calls the libbpf that bcc links, where bcc is installed, else libbpf.so. That is all that bcc is used for;
+nothing is compiled at run time. mrcctl opens libbpf.so, because bcc maps LLVM (70 MB) and mrcctl must start fast.
 """
 
 import contextlib

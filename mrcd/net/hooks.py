@@ -230,4 +230,6 @@ def _write(path: Path, value: str) -> None:
         if path.read_text().strip() != value:
             path.write_text(value)
     except OSError as e:
-        raise MachineError(f"{path}: {e.strerror}", hint="run mrcd by its systemd unit, or as docs/containers.md says") from None
+        raise MachineError(
+            f"{path}: {e.strerror}", hint="run mrcd by its unit, or as docs/containers.md says"
+        ) from None

@@ -44,6 +44,7 @@ NOT_RUN = {
     r"make deb": "takes half a minute; make test-deb does it",
     r"make demo": "takes a minute",
     r"make fuzz": "takes a minute: tests/fuzz/test_fuzz.py runs each target",
+    r"make image": "takes half a minute; make test-image does it",
     r"make install": "writes to /usr/local: tests/lab/test_install.py has a directory of its own",
     r"mpirun": "Open MPI is not installed",
     r"mrcctl keys generate": "writes to /etc",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the container image under podman: the commands of docs/containers.md, and a replaced container under traffic.
 
-`make test-image` builds the image and runs this. podman's storage is in the test's directory, and its cgroups and mounts
-are in a mount namespace of its own.
+`make test-image` builds the image and runs this. podman's storage is in the test's directory; its cgroups and
+mounts are in a mount namespace of its own.
 """
 
 import os

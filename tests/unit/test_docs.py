@@ -130,9 +130,9 @@ def test_the_readme_links_every_page(page: Path) -> None:
 
 @each_page
 def test_code_blocks_name_their_language(page: Path) -> None:
-    """tests/lab/test_docs_commands.py runs those in sh."""
+    """tests/lab/test_docs_commands.py runs the lines in sh, tests/lab/test_image.py whole blocks in bash."""
     assert page.read_text(encoding="utf-8").count("\n```") == 2 * len(blocks(page))
-    assert {language for language, _ in blocks(page)} <= {"sh", "text", "toml", "yaml"}
+    assert {language for language, _ in blocks(page)} <= {"bash", "sh", "text", "toml", "yaml"}
 
 
 @each_page

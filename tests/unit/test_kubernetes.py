@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests scripts/deploy/kubernetes: the schemas of Kubernetes, and what must agree with the unit, the image and the file."""
+"""Tests scripts/deploy/kubernetes: Kubernetes' schemas, and what must agree with unit and image."""
 
 import re
 import tomllib

@@ -167,7 +167,10 @@ class Machine:
         if os.geteuid():
             raise MachineError("only root may list attached programs")
         found = other_programs.programs(ifindex, where)
-        return [name or program_name(number) or f"program {number}" for number, name in found]
+        names = [name or program_name(number) for number, name in found]
+        if None in names:  # a container's root
+            raise MachineError("only a process with CAP_SYS_ADMIN may read the names of attached programs")
+        return [str(name) for name in names]
 
     def kernel_lacks(self) -> list[str]:
         """Return the missing kernel features of mrcd/kernel/features.py, in words."""

@@ -187,7 +187,4 @@ def _libbpf(c: Context) -> Outcome:
 def _bcc(c: Context) -> Outcome:
     if c.machine.module("bcc"):
         return passed("bcc's Python binding is installed")
-    return fail(
-        "bcc's Python binding is missing",
-        "apt install python3-bpfcc, and a virtual environment made with --system-site-packages",
-    )
+    return passed("bcc is not installed: libbpf.so.1 loads the programs")
