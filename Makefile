@@ -90,7 +90,7 @@ test: $(if $(PYTEST_ARGS),set-up,lint) ## lint and all tests; PYTEST_ARGS="tests
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test test-training test-deb test-image test-network-manager test-kernels test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
+test-all: test test-training test-deb test-image test-network-manager test-kernels test-arm64 test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
 	@$(PYTHON) -m pytest --all-faults tests/lab/test_diagnosis.py tests/lab/test_alertmanager.py
 	@$(MAKE) test-model MODEL_PACKETS=1000000
 	@$(MAKE) fuzz FUZZ_SECONDS=600
@@ -132,6 +132,12 @@ set-up-fuzz:
 test-kernels: set-up ## check programs, packet tests and a lab on Debian's 6.1 and 6.12 in virtual machines, and on this kernel
 	@$(MAKE) build
 	@$(IN_VENV) scripts/kernels test $(KERNELS)
+
+.PHONY: test-arm64
+test-arm64: set-up ## have arm64 kernels with pages of 4 and 16 KiB verify the programs, emulated
+	@scripts/set-up --arm64
+	@$(MAKE) build
+	@$(IN_VENV) scripts/kernels arm64
 
 .PHONY: test-nics
 test-nics: set-up ## check mrcd on two virtual machines by three network cards: traffic, pulled cables, resets, VLANs (NICS=…)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from labkit import entry
-from labkit.kernels import fresh_debian, geneve, guest, machine, matrix, nics, packages
+from labkit.kernels import arm64, fresh_debian, geneve, guest, machine, matrix, nics, packages
 
 _QUICK = ("programs", "smoke")
 _WHOLE = ("programs", "packets", "lab", "life", "tunnels", "shaped", "lockdown")
@@ -81,6 +81,26 @@ def test_nics(series: str, chosen: tuple[str, ...], only: tuple[str, ...], as_js
     else:
         print("\n".join(matrix.lines(rows, each=True)))
     return 0 if all(r.ok for r in rows) else 1
+
+
+@kernels.command("arm64")
+@click.option("--json", "as_json", is_flag=True, help="one document on stdout")
+def verify_arm64(as_json: bool) -> int:
+    """Have arm64 kernels verify every program, emulated: 3 minutes. Exit status 1 if one refuses a program."""
+    rows = [
+        (flavour, series, *row)
+        for series, flavours in arm64.FLAVOURS.items()
+        for flavour in flavours
+        for row in arm64.run(series, flavour, _RESULTS / f"{series}-{flavour}")
+    ]
+    if as_json:
+        keys = ("flavour", "series", "settings", "program", "instructions", "error")
+        entry.print_json({"rows": [dict(zip(keys, row, strict=True)) for row in rows]})
+    else:
+        for flavour, series, settings, program, found, error in rows:
+            said = f"{found:,} instructions" if found >= 0 else f"REFUSED: {error}"
+            print(f"{series:5}  {flavour:10}  {program:16}  {settings:12}  {said}")
+    return 0 if all(row[4] >= 0 for row in rows) else 1
 
 
 @kernels.command("geneve")

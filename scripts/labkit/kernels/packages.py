@@ -16,7 +16,7 @@ from mrcd.errors import MachineError
 CACHE = REPOSITORY / "build/kernels"
 SERIES = ("6.1", "6.12")  # Debian 12's default kernel, and that of its security and backports archives
 # Unsigned images have no dependencies. Cloud images lack 9p, rt images the timers.
-_PACKAGE = re.compile(r"linux-image-(\d+\.\d+)\.(\d+)\S*-amd64-unsigned")
+_PACKAGE = r"linux-image-(\d+\.\d+)\.(\d+)\S*-{}-unsigned"
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Kernel:
         return self.root / "boot" / f"vmlinuz-{self.release}"
 
 
-def newest(names: Iterable[str], series: str) -> str | None:
+def newest(names: Iterable[str], series: str, flavour: str = "amd64") -> str | None:
     """Returns the package with the newest kernel of a series, of `names`; None if there is none. Pure."""
     found = []
     for name in names:
-        match = _PACKAGE.fullmatch(name)
+        match = re.fullmatch(_PACKAGE.format(flavour), name)
         if match and match[1] == series and "-cloud-" not in name and "-rt-" not in name:
             found.append(([int(n) for n in re.findall(r"\d+", name)], name))
     return max(found)[1] if found else None
@@ -58,6 +58,21 @@ def kernel(series: str) -> Kernel:
         root = _root(package)
         progress(f"kernels: {e.args[0]}; taking {root.name}, which was fetched before")
     return _found(series, root)
+
+
+def arm64_image(series: str, flavour: str) -> Path:
+    """Returns the image of the newest arm64 kernel, fetched if necessary. Raises MachineError.
+
+    `flavour`: arm64, or arm64-16k with pages of 16 KiB. apt must know the architecture.
+    """
+    CACHE.mkdir(parents=True, exist_ok=True)
+    package = newest(_output("apt-cache", "pkgnames", f"linux-image-{series}.").split(), series, flavour)
+    if package is None:
+        raise MachineError(f"apt knows no kernel of {series} for {flavour}", hint="scripts/set-up --arm64")
+    root = _root(package)
+    if not (root / "complete").exists():
+        _fetch(f"{package}:arm64", root)
+    return next((root / "boot").glob("vmlinuz-*"))
 
 
 def _from_apt(series: str) -> Path:

@@ -28,12 +28,14 @@ def programs(say: Say, _: Path) -> None:
             say("programs", f"{v.program}, {name}", ok, words, program=v.program, instructions=v.instructions)
 
 
-def variants() -> dict[str, bytes]:
-    """Returns the settings to verify the programs with, which are constants to the verifier."""
-    small = settings(
-        topology.plan(cluster_file.parse(cluster_file.EXAMPLE.replace('"srh"', '"usid"')), "a"), features.kernel_has()
-    )
-    large = settings(topology.plan(cluster_file.parse(cluster_file.EXAMPLE), "a"), features.kernel_has())
+def variants(kernel_has: int | None = None) -> dict[str, bytes]:
+    """Returns the settings to verify the programs with, which are constants to the verifier.
+
+    `kernel_has`: bits of enums.KernelHas; None: those of the running kernel.
+    """
+    has = features.kernel_has() if kernel_has is None else kernel_has
+    small = settings(topology.plan(cluster_file.parse(cluster_file.EXAMPLE.replace('"srh"', '"usid"')), "a"), has)
+    large = settings(topology.plan(cluster_file.parse(cluster_file.EXAMPLE), "a"), has)
     for name, number in {
         "classes": 1,
         "source_check": 1,
