@@ -144,6 +144,7 @@ def test_replacing_the_container_loses_nothing(
     image = podman.shell("podman load --quiet --input build/mrcd-image_*.tar").split()[-1]
     for host in HOSTS:
         agent(podman, image, bare, host)
+    wait_until("mrcd runs", lambda: all((bare.run_dir(h) / "mrcd.sock").exists() for h in HOSTS), 60)
     wait_until("all EVs are GOOD", lambda: all_good(bare), 60)
 
     with (
