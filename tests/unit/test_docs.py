@@ -100,7 +100,7 @@ def complaint(words: list[str]) -> str | None:
 def make_complaint(words: list[str]) -> str | None:
     """The same for make: targets and variables of the Makefile."""
     text = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z-]+):", text, re.M))
+    targets = set(re.findall(r"^([a-z0-9-]+):", text, re.M))
     variables = set(re.findall(r"^([A-Z_]+) *\??:?=", text, re.M))
     for word in words[1:]:
         name, equals, value = word.partition("=")
