@@ -62,7 +62,7 @@ from tests.unit.canned_daemon import EVENT, Daemon
         (["fabric", "plan"], "Missing option '--hosts'"),
         (["fabric", "plan", "--hosts", "x"], "Invalid value for '--hosts': 'x' is not a whole number"),
         (["fabric", "plan", "--hosts", "4096"], "this fabric cannot be wired"),
-        (["fabric", "plan", "--hosts", "8", "--planes", "9"], "this fabric cannot be wired"),
+        (["fabric", "plan", "--hosts", "8", "--planes", "17"], "this fabric cannot be wired"),
         (["fabric", "plan", "--hosts", "8", "--prefix", "10.0.0.1/24"], "--prefix: 10.0.0.1/24 has host bits set"),
         (["fabric", "config"], "Missing option '--format'"),
         (["fabric", "config", "--format", "nxos"], "Invalid value for '--format': 'nxos' is not one of"),
