@@ -90,7 +90,7 @@ test: $(if $(PYTEST_ARGS),set-up,lint) ## lint and all tests; PYTEST_ARGS="tests
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test test-training test-deb test-image test-network-manager test-kernels test-arm64 test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
+test-all: test test-training test-deb test-rpm test-image test-network-manager test-kernels test-arm64 test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
 	@$(PYTHON) -m pytest --all-faults tests/lab/test_diagnosis.py tests/lab/test_alertmanager.py
 	@$(MAKE) test-model MODEL_PACKETS=1000000
 	@$(MAKE) fuzz FUZZ_SECONDS=600
@@ -269,6 +269,15 @@ deb: ## build a Debian package with the files of `install`, in build/
 	@$(MAKE) install-next-python install-files DESTDIR=$(CURDIR)/build/deb PREFIX=/usr
 	scripts/deploy/debian/build build/deb build
 
+# For RHEL 9's Python 3.11, whatever Python this machine has: its compiled packages, and its path.
+.PHONY: rpm
+rpm: ## build an RPM with the files of `install`, in build/
+	@scripts/set-up --rpm
+	@rm -rf build/rpm
+	@$(MAKE) install-python DESTDIR=$(CURDIR)/build/rpm PREFIX=/usr
+	@$(MAKE) install-next-python install-files DESTDIR=$(CURDIR)/build/rpm PREFIX=/usr
+	@$(IN_VENV) scripts/deploy/rpm/build build/rpm build
+
 # The package has the compiled Python packages of Debian 12 and 13, so that an upgrade from one to the other keeps it.
 PYTHONS := python3.11 python3.13
 .PHONY: install-next-python
@@ -280,11 +289,11 @@ install-next-python:
 		cp -a $(TREE)/lib/mrcd/lib/python*/site-packages/mrcd $(TREE)/lib/mrcd/lib/python*/site-packages/mrcd-* $$to \
 		|| exit; done
 
-# The smallest system of each Debian that the package is for, with what the package depends on, and ip and ping for the
-# tests. They come from where apt gets its packages; without that, the tests of these systems are skipped.
+# The smallest system of each Debian that the package is for, with what the package depends on, and ip, ping and rpm for
+# the tests. They come from where apt gets its packages; without that, the tests of these systems are skipped.
 build/roots/%: scripts/deploy/debian/build
 	rm -rf $@ $@.part && mkdir -p build/roots
-	! debootstrap --variant=minbase --include=systemd,python3,python3-bpfcc,libbpf1,iproute2,iputils-ping $* $@.part \
+	! debootstrap --variant=minbase --include=systemd,python3,python3-bpfcc,libbpf1,iproute2,iputils-ping,rpm $* $@.part \
 		"$$(apt-get indextargets --format '$$(SITE)' 'Created-By: Packages' | head -n 1)" >build/roots/$*.log || mv $@.part $@
 
 .PHONY: deb-clean
@@ -297,6 +306,11 @@ deb-clean: set-up build/roots/bookworm ## build the package in the smallest Debi
 .PHONY: test-deb
 test-deb: set-up deb-clean build/roots/trixie ## install, start, upgrade, remove and purge the package, here and on a bare Debian 12 and 13
 	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/debian.py
+
+.PHONY: test-rpm
+test-rpm: set-up rpm build/roots/bookworm ## install, start and remove the RPM on a bare system
+	@$(MAKE) build
+	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/redhat.py
 
 .PHONY: image
 image: deb ## build a container image in build/, an OCI archive: the package, Python and libbpf

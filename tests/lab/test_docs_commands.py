@@ -41,6 +41,8 @@ NOT_RUN = {
     r"ip route … encap seg6": "names a command without its addresses",
     r"journalctl": "needs systemd",
     r"make bench": "takes minutes",
+    r"make rpm": "takes a minute; make test-rpm does it",
+    r"dnf install": "needs a system with dnf",
     r"make deb": "takes half a minute; make test-deb does it",
     r"make demo": "takes a minute",
     r"make fuzz": "takes a minute: tests/fuzz/test_fuzz.py runs each target",

@@ -105,6 +105,7 @@ def test_the_unit_leaves_the_data_plane_alone() -> None:
         "scripts/set-up",
         "scripts/deploy/debian/build",
         "scripts/deploy/debian/clean-build",
+        "scripts/deploy/rpm/build",
         "scripts/deploy/prolog-slurmctld",
         "scripts/deploy/task-prolog",
         "scripts/deploy/health-check",
