@@ -281,12 +281,6 @@ class Metrics(Section):
         default=False, description="export series for every EV; if false, only for EVs that are not GOOD"
     )
 
-    peers: Literal["all", "groups", "off"] = Field(
-        default="all",
-        description='what the label `peer` names: "all": each peer; "groups": the peers under each T0 together, as '
-        't0:NUMBER; "off": all peers together, as "all"',
-    )
-
     @model_validator(mode="after")
     def _host_port(self) -> Self:
         host, _, port = self.address.rpartition(":")

@@ -280,47 +280,6 @@ def test_the_series_with_64_peers_of_256_evs_are_bounded(planes: int, most: int)
     assert series["mrc_ev_series_omitted"] == len(known) - MOST_EV_SERIES
 
 
-@pytest.mark.parametrize(("mode", "names"), [("groups", ["t0:0", "t0:1", "t0:2"]), ("off", ["all"])])
-def test_peers_are_summed_as_the_file_says(mode: str, names: list[str]) -> None:
-    hosts = "".join(cluster_files.host(i, t0=i % 3, port=i // 3) for i in range(12))
-    file = f"[cluster]\nt0s = 3\nt1s = 4\nplanes = 2\nevs_per_peer = 8\n{{}}\n{hosts}"
-    each, summed = Host(file.format(""), 12), Host(file.format(f'[metrics]\npeers = "{mode}"'), 12)
-    for h in (each, summed):
-        h.evs["tx_packets"] = np.arange(12)[:, None]
-        h.peers["heard_ns"] = 0
-        h.auths["untagged"][5] = 3
-    before, after = each.scrape(), summed.scrape()
-
-    def label(key: str) -> str:
-        peer = re.search(r'peer="h(\d+)"', key)
-        group = f"t0:{int(peer[1]) % 3}" if peer and mode == "groups" else "all"
-        return key.replace(peer[0], f'peer="{group}"') if peer else key
-
-    sums: dict[str, float] = {}
-    for key, value in before.items():
-        sums[label(key)] = sums.get(label(key), 0.0) + value
-    skipped = ("mrc_ev_state_timestamp", "mrc_peer_rtt", "mrc_full_sweep", "mrc_start_time", "mrc_build", "mrc_config")
-    for key, value in after.items():
-        if not key.startswith(skipped) and "process_" not in key:
-            assert value == sums[key], key
-    found = {m[1] for key in after for m in [re.search(r'peer="([^"]*)"', key)] if m and "mrc_ev_state" not in key}
-    assert sorted(found) == names
-
-
-@pytest.mark.parametrize(("planes", "per_peer"), [(4, 26), (16, 50)])
-def test_how_many_series_a_peer_has(planes: int, per_peer: int) -> None:
-    """docs/metrics.md says how many series a fleet has; here is what its numbers come from."""
-
-    def series(hosts: int, mode: str) -> int:
-        lines = "".join(cluster_files.host(i, t0=i % 2, port=i // 2) for i in range(hosts))
-        sizes = f"t0s = 2\nt1s = 16\nplanes = {planes}\nevs_per_peer = 64\n"
-        return len(Host(f'[cluster]\n{sizes}[metrics]\npeers = "{mode}"\n{lines}', hosts, 64).scrape())
-
-    assert series(22, "all") - series(21, "all") == per_peer
-    assert series(22, "groups") == series(21, "groups") == series(21, "off") + per_peer
-    assert series(21, "all") - series(21, "off") == (20 - 1) * per_peer
-
-
 def test_what_hosts_must_have_in_common(host: Host) -> None:
     def info() -> dict[str, str]:
         (line,) = [line for line in host.text().splitlines() if line.startswith("mrc_config_info{")]

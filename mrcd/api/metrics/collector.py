@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reads Prometheus metrics from the tables at scrape time; the counters live in the kernel.
 
-Two families have peers × planes series; the others have a series per peer or per plane, and [metrics] peers may sum the
-peers. An EV has a series of its own while it is not GOOD, for at most MOST_EV_SERIES EVs. So has each of at most
-MOST_FAULT_SERIES faults, and each of some bad links. With [metrics] per_ev every EV has its own series.
+Two families have peers × planes series; the others have a series per peer or per plane. An EV has a series of its own
+while it is not GOOD, for at most MOST_EV_SERIES EVs. So has each of at most MOST_FAULT_SERIES faults, and each of some
+bad links. With [metrics] per_ev every EV has its own series.
 """
 
 import time
@@ -205,57 +205,22 @@ def _numbered(values: Iterable[float]) -> Series:
 
 
 class Labels:
-    """The labels of the series per peer of a plan, and the sums over the peers of each, as [metrics] peers says."""
+    """The labels of the series per peer of a plan."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        mode, t0s = plan.config.metrics.peers, sorted({p.host.t0 for p in plan.peers})
-        if mode == "all":
-            names = [p.host.name for p in plan.peers]
-            of_peer = np.arange(len(names))
-        else:
-            names = [f"t0:{t0}" for t0 in t0s] if mode == "groups" else ["all"] * bool(t0s)
-            of_peer = np.array([t0s.index(p.host.t0) if mode == "groups" else 0 for p in plan.peers], np.int64)
-        self.names, self._is_each = names, mode == "all"
-        self._order = np.argsort(of_peer, kind="stable")
-        self._begins = np.searchsorted(of_peer[self._order], np.arange(len(names)))
+        names = [p.host.name for p in plan.peers]
         planes = range(plan.paths.shape[0])
         self.peer = heads(["peer"], ([name] for name in names))
         self.peer_plane = heads(["peer", "plane"], ([name, str(plane)] for name in names for plane in planes))
         self.peer_state = heads(["peer", "state"], ([name, state.name] for name in names for state in EvState))
-
-    def sums(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the sums of (peers, …) for each label `peer`."""
-        return values if self._is_each else self._reduced(np.add, values)
-
-    def least(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the least of (peers,) for each label `peer`."""
-        return values if self._is_each else self._reduced(np.minimum, values)
-
-    def medians(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the medians of (peers,) for each label `peer`, without NaN; NaN without any."""
-        if self._is_each:
-            return values
-        groups = np.split(values[self._order], self._begins[1:])
-        return np.array([np.median(g[~np.isnan(g)]) if not np.isnan(g).all() else np.nan for g in groups])
-
-    def some(self, values: NDArray[Any]) -> Series:
-        """Yield the series of (peers,) that are not 0."""
-        sums = self.sums(values)
-        return (([self.names[i]], float(sums[i])) for i in np.flatnonzero(sums).tolist())
-
-    def _reduced(self, by: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
-        if not len(values):
-            return values
-        wide = values.astype(np.uint64) if values.dtype.kind in "bu" else values
-        return np.asarray(by.reduceat(wide[self._order], self._begins, axis=0))
 
 
 def _traffic(s: Snapshot, labels: Labels) -> Iterator[Metric]:
     """Yield the packet counters."""
     (judged, lost), tx_packets = s.judged_and_lost, s.evs["tx_packets"]  # in this order: judged ≤ sent
     text = "Data packets sent on the plane."
-    yield Rows("counter", "mrc_tx_packets", text, labels.peer_plane, labels.sums(s.per_plane(tx_packets)))
+    yield Rows("counter", "mrc_tx_packets", text, labels.peer_plane, s.per_plane(tx_packets))
     rxs = s.tables.rxs
     for name, text, values in (
         ("mrc_tx_bytes", "Inner bytes sent to the peer.", s.evs["tx_bytes"]),
@@ -268,7 +233,7 @@ def _traffic(s: Snapshot, labels: Labels) -> Iterator[Metric]:
         ("mrc_probe_replies", "Probe replies received.", s.path_stats["replies"]),
         ("mrc_ev_skips", "Changes of EVs to the state SKIP.", s.path_stats["skips"]),
     ):
-        yield Rows("counter", name, text, labels.peer, labels.sums(values.sum(axis=1, dtype=np.uint64)))
+        yield Rows("counter", name, text, labels.peer, values.sum(axis=1, dtype=np.uint64))
     for way, text, values in (
         ("tx", "Data packets sent on the plane and judged: arrived or lost.", judged),
         ("rx", "Those of mrc_plane_judged_tx_packets_total that arrived.", judged - lost),
@@ -279,7 +244,7 @@ def _traffic(s: Snapshot, labels: Labels) -> Iterator[Metric]:
 
 def _health(s: Snapshot, labels: Labels) -> Iterator[Metric]:
     """Yield the states, usable counts and round trips of EVs."""
-    yield Rows("gauge", "mrc_evs", "Number of EVs by state.", labels.peer_state, labels.sums(s.states))
+    yield Rows("gauge", "mrc_evs", "Number of EVs by state.", labels.peer_state, s.states)
     # Each period in good health forgets one flap. The table is updated only at the next flap, so compute it here.
     flaps = s.evs["flaps"].astype(np.int64)
     some = np.nonzero(s.configured & (flaps >= _FLAPPING))
@@ -289,18 +254,21 @@ def _health(s: Snapshot, labels: Labels) -> Iterator[Metric]:
     text = f"EVs with at least {_FLAPPING} recent flaps."
     yield GaugeMetricFamily("mrc_evs_flapping", text, float((recent >= _FLAPPING).sum()))
     text = "Number of EVs that carry traffic."
-    yield Rows("gauge", "mrc_usable_evs", text, labels.peer_plane, labels.sums(s.per_plane(s.usable)))
+    yield Rows("gauge", "mrc_usable_evs", text, labels.peer_plane, s.per_plane(s.usable))
     text = "Median of the EVs' smoothed round-trip times; NaN without any."
-    yield Rows("gauge", "mrc_peer_rtt_seconds", text, labels.peer, labels.medians(medians(s.rtt_ns)) / 1e9)
+    yield Rows("gauge", "mrc_peer_rtt_seconds", text, labels.peer, medians(s.rtt_ns) / 1e9)
 
 
 def _peers(s: Snapshot, labels: Labels) -> Iterator[Metric]:
+    def some(values: NDArray[np.generic]) -> Series:
+        return (([s.plan.peers[row].host.name], float(values[row])) for row in np.flatnonzero(values).tolist())
+
     text = "1 if a packet from the peer arrived in the last 3 s (with many peers: longer)."
-    yield Rows("gauge", "mrc_peer_reachable", text, labels.peer, labels.least(s.is_reachable.astype(np.uint8)))
+    yield Rows("gauge", "mrc_peer_reachable", text, labels.peer, s.is_reachable.astype(np.uint8))
     text = "The floor: while fewer EVs are good, others stay usable too."
-    yield Rows("gauge", "mrc_ev_min_active", text, labels.peer, labels.sums(s.peers["floor"]))
+    yield Rows("gauge", "mrc_ev_min_active", text, labels.peer, s.peers["floor"])
     text = "Critical packets sent to the peer on two paths."
-    yield Rows("counter", "mrc_critical_sent_twice", text, labels.peer, labels.sums(s.copies["sent"]))
+    yield Rows("counter", "mrc_critical_sent_twice", text, labels.peer, s.copies["sent"])
     critical = s.critical
     for name, text in (
         ("sent_once", "Critical packets sent on one path, because a CPU had copied too many."),
@@ -310,11 +278,11 @@ def _peers(s: Snapshot, labels: Labels) -> Iterator[Metric]:
     ):
         yield counter(f"mrc_critical_{name}", text, [], [([], float(critical[name]))])
     text = "Packets of the peer refused for their inner addresses; only peers that have sent some."
-    yield counter("mrc_peer_refused_packets", text, ["peer"], labels.some(s.peers["refused"]))
+    yield counter("mrc_peer_refused_packets", text, ["peer"], some(s.peers["refused"]))
     text = "Whether packets are authenticated: off, permissive or required."
     yield InfoMetricFamily("mrc_auth_mode", text, {"mode": s.plan.config.auth.mode})
     text = "Packets accepted from the peer without a tag."
-    yield counter("mrc_untagged_packets", text, ["peer"], labels.some(s.auths["untagged"]))
+    yield counter("mrc_untagged_packets", text, ["peer"], some(s.auths["untagged"]))
 
 
 def _not_good(s: Snapshot) -> Iterator[Metric]:
