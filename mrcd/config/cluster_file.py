@@ -277,9 +277,20 @@ class Metrics(Section):
         default=None,
         description="a Prometheus web configuration file for TLS and basic authentication; plain HTTP if unset",
     )
+    peers: Literal["all", "groups", "off"] = Field(
+        default="all",
+        description="all: series for every peer; groups: sums over the peers under a T0, with the label peer_t0; off: "
+        "sums over all peers",
+    )
     per_ev: bool = Field(
         default=False, description="export series for every EV; if false, only for EVs that are not GOOD"
     )
+
+    @model_validator(mode="after")
+    def _evs_of_peers(self) -> Self:
+        if self.per_ev and self.peers != "all":
+            raise ValueError(f'per_ev = true has series for every peer, and peers = "{self.peers}" none; leave one out')
+        return self
 
     @model_validator(mode="after")
     def _host_port(self) -> Self:

@@ -59,6 +59,7 @@ class Host(Arrays):
             for name, value in fields.items():
                 table[name][1, 5] = value
         self.programs: Any = SimpleNamespace(hooks=[])
+        self.monitor = SimpleNamespace(ticks=Durations())
         self.causes: list[Cause] = []
         self.key_ids: list[int] = []
         self.source = FileSource(Path("/nowhere/mrcd.toml"), Path("/nowhere"))
@@ -78,7 +79,7 @@ class Host(Arrays):
     def text(self, accept: str = "") -> str:
         """One scrape, with what the process says of itself."""
         registry = CollectorRegistry()
-        monitor = SimpleNamespace(ticks=Durations())
+        monitor = self.monitor
         daemon = SimpleNamespace(
             plan=self.plan,
             tables=self,

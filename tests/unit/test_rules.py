@@ -48,7 +48,7 @@ CASES = [
         a mrc_attached | 1x40
         a mrc_evs peer=h1 state=GOOD | 16x40
         a mrc_evs peer=h1 state=ASSUMED_BAD | 0x40
-        a mrc_ev_min_active peer=h1 | 4x40
+        a mrc_peers state=below_floor | 0x40
         a mrc_tx_packets_total peer=h1 plane=0 | 0+30000x40
         a mrc_tx_packets_total peer=h1 plane=1 | 0+30300x40
         a mrc_drops_total reason=too_big | 7x40
@@ -147,7 +147,7 @@ CASES = [
         a mrc_attached | 0x160
         a mrc_evs peer=h1 state=GOOD | 3x60
         a mrc_evs peer=h1 state=ASSUMED_BAD | 13x60
-        a mrc_ev_min_active peer=h1 | 4x60
+        a mrc_peers state=below_floor | 1x60
         a mrc_tx_packets_total peer=h1 plane=0 | 0+30000x60
         a mrc_tx_packets_total peer=h1 plane=1 | 0+90000x60
         a mrc_drops_total reason=wrong_source | 0+60x60
@@ -199,6 +199,59 @@ CASES = [
         b mrc_peer_reachable peer=h0 | 0x20
         """,
         {3: {"MrcPeerUnreachable critical peer=h0", "MrcPeerUnreachable critical peer=h1"}},
+    ),
+    Case(
+        "no series by peer; h2 is off, h0 has fewer good EVs than the floor to h3, h1 sends unevenly and loses",
+        """
+        a up | 1x44
+        b up | 1x44
+        c up | 1x4 0x40
+        a mrc_build_info host=h0 peers=groups | 1x44
+        b mrc_build_info host=h1 peers=off | 1x44
+        c mrc_build_info host=h2 peers=off | 1x4 stale
+        a mrc_peers peer_t0=1 state=unreachable | 0x4 1x40
+        a mrc_peers peer_t0=0 state=below_floor | 1x44
+        b mrc_peers state=unreachable | 0x4 1x40
+        a mrc_fault cause=peer_down target=peer:h2 | _x4 1x40
+        b mrc_fault cause=peer_down target=peer:h2 | _x4 1x40
+        a mrc_evs peer_t0=0 state=GOOD | 30x44
+        a mrc_evs peer_t0=0 state=DENIED | 10x44
+        b mrc_tx_packets_total plane=0 | 0+30000x44
+        b mrc_tx_packets_total plane=1 | 0+30000x44
+        b mrc_tx_packets_total plane=2 | 0+60000x44
+        b mrc_judged_tx_packets_total | 0+1000x44
+        b mrc_judged_rx_packets_total | 0+900x44
+        a mrc_judged_tx_packets_total peer_t0=1 | 0+1000x44
+        a mrc_judged_rx_packets_total peer_t0=1 | 0+500x44
+        """,
+        {8: {"MrcPeerUnreachable critical peer=h2", "MrcEvsBelowFloor critical"}},
+        {'instance:mrc_evs_bad:ratio{instance="a"}': 0.25}
+        | {'instance_plane:mrc_tx_packets:share1m{instance="b", plane="2"}': 1.5}
+        | {'instance_peer:mrc_loss:ratio1m{instance="a", peer_t0="1"}': 0.5},
+    ),
+    Case(
+        "no series by peer; the daemon of h2 has died and its kernel answers; two hosts do not hear each other",
+        """
+        a up | 1x44
+        c up | 1x4 0x40
+        a mrc_build_info host=h0 peers=off | 1x44
+        c mrc_build_info host=h2 peers=off | 1x4 stale
+        d mrc_build_info host=h3 peers=groups | 1x44
+        e mrc_build_info host=h4 peers=groups | 1x44
+        d mrc_peers peer_t0=1 state=unreachable | 1x44
+        e mrc_peers peer_t0=0 state=unreachable | 1x44
+        d mrc_fault cause=peer_down target=peer:h4 | 0.5x44
+        d mrc_fault cause=host target=host:h3 | 0.5x44
+        e mrc_fault cause=peer_down target=peer:h3 | 0.5x44
+        e mrc_fault cause=host target=host:h4 | 0.5x44
+        """,
+        {
+            8: {
+                "MrcdDown warning instance=c job=mrcd",
+                "MrcPeerUnreachable critical peer=h3",
+                "MrcPeerUnreachable critical peer=h4",
+            }
+        },
     ),
     Case(
         "h2 has another secret than h0 and h1, and names itself",

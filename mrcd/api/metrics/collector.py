@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reads Prometheus metrics from the tables at scrape time; the counters live in the kernel.
 
-Two families have peers × planes series; the others have a series per peer or per plane. An EV has a series of its own
-while it is not GOOD, for at most MOST_EV_SERIES EVs. So has each of at most MOST_FAULT_SERIES faults, and each of some
-bad links. With [metrics] per_ev every EV has its own series.
+Two families have peers × planes series; the others have a series per peer or per plane. With [metrics] peers "groups"
+or "off" they are summed over the peers under a T0, or over all (peer_series.py). An EV has a series of its own while it
+is not GOOD, for at most MOST_EV_SERIES EVs, unless peers have none. So has each of at most MOST_FAULT_SERIES faults,
+and each of some bad links. With [metrics] per_ev every EV has its own series.
 """
 
 import time
@@ -18,10 +19,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from mrcd import __version__
-from mrcd.api.metrics.rows import Rows, heads
+from mrcd.api.metrics.peer_series import PeerSeries
 from mrcd.config.cluster_file import fingerprint
 from mrcd.daemon.daemon import Daemon
-from mrcd.fabric.topology import Plan
 from mrcd.fleet.report import file_part
 from mrcd.fleet.source import FileSource
 from mrcd.health.links.verdicts import State
@@ -64,36 +64,37 @@ class TablesCollector(Collector):
 
     def __init__(self, daemon: Daemon, source: FileSource) -> None:
         self._daemon, self._source = daemon, source
-        self._labels: Labels | None = None  # of the last scrape
+        self._peers: PeerSeries | None = None  # of the last scrape
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
         plan = self._daemon.plan
         s = Snapshot(self._daemon.tables, plan)
-        labels = self._labels
-        if labels is None or labels.plan is not plan:
-            self._labels = labels = Labels(plan)
+        peers = self._peers
+        if peers is None or peers.plan is not plan:
+            self._peers = peers = PeerSeries(plan)
         yield InfoMetricFamily(
             "mrc_build",
-            "Version, encapsulation and granularity of mrcd on this host.",
+            "Version, encapsulation and granularity of mrcd on this host, and [metrics] peers.",
             {
                 "version": __version__,
                 "abi": str(ABI_VERSION),
                 "host": plan.host.name,
                 "encapsulation": plan.config.cluster.encapsulation,
                 "granularity": plan.config.cluster.granularity,
+                "peers": plan.config.metrics.peers,
             },
         )
-        yield from _traffic(s, labels)
-        yield from _health(s, labels)
-        yield from _peers(s, labels)
+        yield from _traffic(s, peers)
+        yield from _health(s, peers)
+        yield from _peers(s, peers)
         yield from self._planes()
         yield from link_families(self._daemon.view.links())
         yield self._faults()
         yield from self._histograms()
         yield from self._host()
         yield from self._ticks()
-        yield from _not_good(s)
+        yield from _not_good(s, peers)
         if plan.config.metrics.per_ev:
             yield from _each(s)
         yield self._config()
@@ -204,23 +205,11 @@ def _numbered(values: Iterable[float]) -> Series:
     return (([str(plane)], value) for plane, value in enumerate(values))
 
 
-class Labels:
-    """The labels of the series per peer of a plan."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        names = [p.host.name for p in plan.peers]
-        planes = range(plan.paths.shape[0])
-        self.peer = heads(["peer"], ([name] for name in names))
-        self.peer_plane = heads(["peer", "plane"], ([name, str(plane)] for name in names for plane in planes))
-        self.peer_state = heads(["peer", "state"], ([name, state.name] for name in names for state in EvState))
-
-
-def _traffic(s: Snapshot, labels: Labels) -> Iterator[Metric]:
+def _traffic(s: Snapshot, peers: PeerSeries) -> Iterator[Metric]:
     """Yield the packet counters."""
     (judged, lost), tx_packets = s.judged_and_lost, s.evs["tx_packets"]  # in this order: judged ≤ sent
     text = "Data packets sent on the plane."
-    yield Rows("counter", "mrc_tx_packets", text, labels.peer_plane, s.per_plane(tx_packets))
+    yield peers.counter("mrc_tx_packets", text, s.per_plane(tx_packets), "plane")
     rxs = s.tables.rxs
     for name, text, values in (
         ("mrc_tx_bytes", "Inner bytes sent to the peer.", s.evs["tx_bytes"]),
@@ -233,7 +222,7 @@ def _traffic(s: Snapshot, labels: Labels) -> Iterator[Metric]:
         ("mrc_probe_replies", "Probe replies received.", s.path_stats["replies"]),
         ("mrc_ev_skips", "Changes of EVs to the state SKIP.", s.path_stats["skips"]),
     ):
-        yield Rows("counter", name, text, labels.peer, values.sum(axis=1, dtype=np.uint64))
+        yield peers.counter(name, text, values.sum(axis=1, dtype=np.uint64))
     for way, text, values in (
         ("tx", "Data packets sent on the plane and judged: arrived or lost.", judged),
         ("rx", "Those of mrc_plane_judged_tx_packets_total that arrived.", judged - lost),
@@ -242,9 +231,9 @@ def _traffic(s: Snapshot, labels: Labels) -> Iterator[Metric]:
         yield counter(f"mrc_plane_judged_{way}_packets", text, ["plane"], _numbered(float(n) for n in sums))
 
 
-def _health(s: Snapshot, labels: Labels) -> Iterator[Metric]:
+def _health(s: Snapshot, peers: PeerSeries) -> Iterator[Metric]:
     """Yield the states, usable counts and round trips of EVs."""
-    yield Rows("gauge", "mrc_evs", "Number of EVs by state.", labels.peer_state, s.states)
+    yield peers.gauge("mrc_evs", "Number of EVs by state.", s.states, "state")
     # Each period in good health forgets one flap. The table is updated only at the next flap, so compute it here.
     flaps = s.evs["flaps"].astype(np.int64)
     some = np.nonzero(s.configured & (flaps >= _FLAPPING))
@@ -254,21 +243,24 @@ def _health(s: Snapshot, labels: Labels) -> Iterator[Metric]:
     text = f"EVs with at least {_FLAPPING} recent flaps."
     yield GaugeMetricFamily("mrc_evs_flapping", text, float((recent >= _FLAPPING).sum()))
     text = "Number of EVs that carry traffic."
-    yield Rows("gauge", "mrc_usable_evs", text, labels.peer_plane, s.per_plane(s.usable))
+    yield peers.gauge("mrc_usable_evs", text, s.per_plane(s.usable), "plane")
     text = "Median of the EVs' smoothed round-trip times; NaN without any."
-    yield Rows("gauge", "mrc_peer_rtt_seconds", text, labels.peer, medians(s.rtt_ns) / 1e9)
+    yield peers.median("mrc_peer_rtt_seconds", text, medians(s.rtt_ns) / 1e9)
 
 
-def _peers(s: Snapshot, labels: Labels) -> Iterator[Metric]:
-    def some(values: NDArray[np.generic]) -> Series:
-        return (([s.plan.peers[row].host.name], float(values[row])) for row in np.flatnonzero(values).tolist())
-
-    text = "1 if a packet from the peer arrived in the last 3 s (with many peers: longer)."
-    yield Rows("gauge", "mrc_peer_reachable", text, labels.peer, s.is_reachable.astype(np.uint8))
+def _peers(s: Snapshot, peers: PeerSeries) -> Iterator[Metric]:
+    floors = s.peers["floor"]
+    if peers.is_by_peer:
+        text = "1 if a packet from the peer arrived in the last 3 s (with many peers: longer)."
+        yield peers.gauge("mrc_peer_reachable", text, s.is_reachable.astype(np.uint8))
+    is_low = s.states[:, EvState.GOOD] < floors
+    text = "Peers: unreachable, or heard lately and with fewer GOOD EVs than the floor, or ok."
+    states = [s.is_reachable & ~is_low, s.is_reachable & is_low, ~s.is_reachable]
+    yield peers.peers("mrc_peers", text, np.stack(states, axis=1))
     text = "The floor: while fewer EVs are good, others stay usable too."
-    yield Rows("gauge", "mrc_ev_min_active", text, labels.peer, s.peers["floor"])
+    yield peers.gauge("mrc_ev_min_active", text, floors)
     text = "Critical packets sent to the peer on two paths."
-    yield Rows("counter", "mrc_critical_sent_twice", text, labels.peer, s.copies["sent"])
+    yield peers.counter("mrc_critical_sent_twice", text, s.copies["sent"])
     critical = s.critical
     for name, text in (
         ("sent_once", "Critical packets sent on one path, because a CPU had copied too many."),
@@ -278,21 +270,33 @@ def _peers(s: Snapshot, labels: Labels) -> Iterator[Metric]:
     ):
         yield counter(f"mrc_critical_{name}", text, [], [([], float(critical[name]))])
     text = "Packets of the peer refused for their inner addresses; only peers that have sent some."
-    yield counter("mrc_peer_refused_packets", text, ["peer"], some(s.peers["refused"]))
+    yield _rare("mrc_peer_refused_packets", text, s, peers, s.peers["refused"])
     text = "Whether packets are authenticated: off, permissive or required."
     yield InfoMetricFamily("mrc_auth_mode", text, {"mode": s.plan.config.auth.mode})
     text = "Packets accepted from the peer without a tag."
-    yield counter("mrc_untagged_packets", text, ["peer"], some(s.auths["untagged"]))
+    yield _rare("mrc_untagged_packets", text, s, peers, s.auths["untagged"])
 
 
-def _not_good(s: Snapshot) -> Iterator[Metric]:
-    """Yield a series for each EV that is not GOOD, up to MOST_EV_SERIES, the worst states first."""
+def _rare(name: str, text: str, s: Snapshot, peers: PeerSeries, values: NDArray[np.generic]) -> Metric:
+    """Return a counter that is 0 for nearly all peers: only the others have series of their own."""
+    if not peers.is_by_peer:
+        return peers.counter(name, text, values)
+    some = np.flatnonzero(values).tolist()
+    return counter(name, text, ["peer"], (([s.plan.peers[row].host.name], float(values[row])) for row in some))
+
+
+def _not_good(s: Snapshot, peers: PeerSeries) -> Iterator[Metric]:
+    """Yield a series for each EV that is not GOOD, up to MOST_EV_SERIES, the worst states first.
+
+    All are omitted if peers have no series of their own.
+    """
     offset = time.time() - time.monotonic()
+    most = MOST_EV_SERIES if peers.is_by_peer else 0
     count, found = 0, list[tuple[int, int, EvState]]()
     for state in _WORST_FIRST:
         which = np.flatnonzero(s.configured & (s.state == state))
         count += len(which)
-        some = np.divmod(which[: MOST_EV_SERIES - len(found)], s.configured.shape[1])
+        some = np.divmod(which[: most - len(found)], s.configured.shape[1])
         found += [(row, ev, state) for row, ev in zip(*(a.tolist() for a in some), strict=True)]
 
     def series() -> Series:
@@ -305,12 +309,13 @@ def _not_good(s: Snapshot) -> Iterator[Metric]:
             at = [s.plan.peers[row].host.name, str(int(record["plane"])), str(ev), state.name, reason.text]
             yield at, since / 1e9 + offset if since else float("nan")
 
-    yield gauge(
-        "mrc_ev_state_timestamp_seconds",
-        "Start of the present state of an EV that is not GOOD, Unix time; NaN if unknown.",
-        ["peer", "plane", "ev", "state", "reason"],
-        series(),
-    )
+    if peers.is_by_peer:
+        yield gauge(
+            "mrc_ev_state_timestamp_seconds",
+            "Start of the present state of an EV that is not GOOD, Unix time; NaN if unknown.",
+            ["peer", "plane", "ev", "state", "reason"],
+            series(),
+        )
     text = "EVs that are not GOOD and exceed the limit of series."
     yield GaugeMetricFamily("mrc_ev_series_omitted", text, count - len(found))
 

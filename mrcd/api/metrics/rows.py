@@ -26,7 +26,7 @@ def heads(names: Sequence[str], values: Iterable[Sequence[str]]) -> Heads:
         [(n, v.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")) for n, v in zip(names, each, strict=True)]
         for each in values
     )
-    return ["{" + ",".join(f'{name}="{value}"' for name, value in each) + "} " for each in escaped]
+    return ["{" + ",".join(f'{name}="{value}"' for name, value in each) + "} " if each else " " for each in escaped]
 
 
 class Rows(Metric):
