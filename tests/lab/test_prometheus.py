@@ -155,3 +155,29 @@ def test_the_metrics_show_the_fault(fabric: Lab, server: Prometheus) -> None:
     assert _value(server, f"mrc_reinstatement_seconds_count{{{h0}}}") >= 1
     status = mrcctl(fabric, "h0", "status")
     assert _value(server, f"sum(mrc_plane_up{{{h0}}})") == sum(p["up"] for p in status["planes"])
+
+
+@pytest.mark.parametrize("mode", ["groups", "off"])
+def test_the_dashboard_has_data_without_series_by_peer(fabric: Lab, server: Prometheus, mode: str) -> None:
+    """h0 and h2 reload the mode; h1's daemon is dead, and h0 has left EVs."""
+    path = fabric.state.cluster_file
+    before = path.read_text(encoding="utf-8")
+    fault = f'mrc_evs{{instance="{server.instance("h0")}", state="ASSUMED_BAD"}}'
+    left = f"sum({fault})"
+    count = _value(server, left)
+    path.write_text(f'{before}\n[metrics]\npeers = "{mode}"\n', encoding="utf-8")
+    try:
+        for host in ("h0", "h2"):
+            fabric.exec(host, ["mrcctl", "reload"], check=True)
+        wait_until("the mode is scraped", lambda: server.query(f'count(mrc_build_info{{peers="{mode}"}}) == 2'))
+        with tcp_flow(fabric):
+            wait_until("packets are sent", lambda: server.query("min(instance_plane:mrc_tx_packets:rate1m) > 0"))
+            for title, query in QUERIES:
+                if "mrc_ev_state_timestamp_seconds" not in query:
+                    assert _samples(server, query), title
+        assert not server.query('{__name__=~"mrc_.+", __name__!~"mrc_fabric_.+", peer!=""}')
+        assert _value(server, left) == count > 0
+    finally:
+        path.write_text(before, encoding="utf-8")
+        for host in ("h0", "h2"):
+            fabric.exec(host, ["mrcctl", "reload"], check=True)
