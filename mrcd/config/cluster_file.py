@@ -379,6 +379,11 @@ class Config(Section):
         first = [h for h in self.hosts if h.name.partition(".")[0] == name.partition(".")[0]]
         if len(first) == 1 and ("." in name) != ("." in first[0].name):  # one is short: they do not contradict
             return first[0]
+        if len(first) > 1 and "." not in name:
+            raise UnknownHost(
+                f"the configuration has several hosts that {name!r} may be: {first[0].name}, {first[1].name}",
+                hint="give this host its full name by `hostnamectl hostname NAME`, or start mrcd with --host NAME",
+            )
         some = ", ".join(h.name for h in self.hosts[:5])
         raise UnknownHost(
             f"the configuration has no host named {name!r}",

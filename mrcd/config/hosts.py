@@ -51,7 +51,7 @@ Address6 = Annotated[IPv6Address, BeforeValidator(_address6)]
 
 def _host_name(text: str) -> str:
     if not _HOST_NAME.fullmatch(text):
-        allowed = "a name begins with a letter or digit, and has those, '.', '_' and '-' only, or a range [FIRST-LAST]"
+        allowed = "a name begins with a letter or digit, and has those, '.', '_' and '-' only, or ranges [FIRST-LAST]"
         raise ValueError(f"{allowed}; not {text!r}")
     return text
 
@@ -85,7 +85,7 @@ class Host(Section):
     @model_validator(mode="after")
     def _range_fits(self) -> Self:
         names = ranges.parse(self.name)
-        if (names.digits == 0) != (self.per_t0 is None):
+        if bool(names.numbers) != bool(self.per_t0):
             raise ValueError(
                 f"{self.name}: per_t0 is for a range of hosts, as gpu[0001-4096]; remove it"
                 if self.per_t0

@@ -192,3 +192,7 @@ def test_a_host_is_found_by_its_short_name_and_by_its_qualified_one() -> None:
     for config, name in ((long, "h0.example.com"), (short, "h0-1"), (short, "h2.h0"), (short, "")):
         with pytest.raises(ConfigError, match="no host named"):
             config.host(name)
+    both = cluster_file.parse(TWO.replace('"h0"', '"h0.example.org"').replace('"h1"', '"h0.example.com"'))
+    assert both.host("h0.example.com").id == 1
+    with pytest.raises(ConfigError, match=r"several hosts that 'h0' may be: h0\.example\.org, h0\.example\.com"):
+        both.host("h0")

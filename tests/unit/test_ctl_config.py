@@ -49,6 +49,23 @@ def test_config_check(mrcctl: Callable[..., Result], checked: Path) -> None:
     assert (document["host"], document["evs"], document["inner_mtu"]) == ("c", {"min": 6, "max": 6}, 1420)
 
 
+@pytest.mark.parametrize(("machine", "in_file"), [("b.example.com", "b"), ("b", "b.example.com")])
+def test_config_check_finds_a_short_name_and_a_full_one(
+    mrcctl: Callable[..., Result],
+    checked: Path,
+    run_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: str,
+    in_file: str,
+) -> None:
+    checked.write_text(checked.read_text().replace('"b"', f'"{in_file}"'))
+    monkeypatch.setattr(socket, "gethostname", lambda: machine)
+    document = json.loads(mrcctl("config", "check", str(checked), "--json").stdout)
+    assert (document["host"], document["machine"]) == (in_file, None)
+    (run_dir / "running.json").write_text(json.dumps({"host": machine}))  # a reload accepts it, too
+    assert json.loads(mrcctl("config", "check", str(checked), "--json").stdout)["host"] == in_file
+
+
 def test_config_check_refuses_a_file_without_the_host_of_this_machine(
     mrcctl: Callable[..., Result], checked: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

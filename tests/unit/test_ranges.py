@@ -98,6 +98,17 @@ def test_a_range_stands_for_its_hosts() -> None:
     ]
 
 
+def test_of_two_numbers_in_a_name_the_second_counts_fastest() -> None:
+    found = cluster_file.parse(ranged(name='"rack[09-10]-gpu[1-2]x"', id=0, t0=0, port=0, per_t0=2)).hosts
+    assert [(h.name, h.id, h.t0, h.port, str(h.prefixes[0])) for h in found] == [
+        ("rack09-gpu1x", 0, 0, 0, "10.0.0.0/30"),
+        ("rack09-gpu2x", 1, 0, 1, "10.0.0.4/30"),
+        ("rack10-gpu1x", 2, 1, 0, "10.0.0.8/30"),
+        ("rack10-gpu2x", 3, 1, 1, "10.0.0.12/30"),
+    ]
+    assert [h.name for h in found] == expand("rack[09-10]-gpu[1-2]x")
+
+
 def test_a_range_means_the_same_as_its_hosts_one_by_one() -> None:
     found = cluster_file.parse(ranged(more='hook = "tc"'))
     one_by_one = "".join(
@@ -127,7 +138,9 @@ def test_a_range_is_written_as_a_range() -> None:
     [
         ({"name": '"gpu[9-1]"'}, ["hosts[0]", "not a range", "gpu[0001-4096]"]),
         ({"name": '"gpu[1-"'}, ["not a range"]),
-        ({"name": '"gpu[1-2][1-2]"'}, ["not a range"]),
+        ({"name": '"rack[1-2]-gpu[4-1]"'}, ["not a range"]),
+        ({"name": '"rack[1-2]-gpu[1]"'}, ["not a range"]),
+        ({"name": '"rack[1-999999999]-gpu[1-999999999]"'}, ["the last host would have id", "65534"]),
         ({"name": '"gpu[001-12]"'}, ["not a range"]),
         ({"name": '"gpu1"'}, ["per_t0 is for a range"]),
         ({"port": 3}, ["port = 3", "0 to 2"]),

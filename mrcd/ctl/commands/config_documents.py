@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from mrcd.config import toml_text
 from mrcd.config.cluster_file import Config, load
 from mrcd.daemon.config_diff import compare
-from mrcd.errors import ConfigError, DaemonError
+from mrcd.errors import ConfigError, DaemonError, UnknownHost
 from mrcd.fabric.topology import Plan, plan
 from mrcd.versions import SCHEMA_VERSION
 from mrcd.view.running_file import RUNNING_FILE, plan_in, read_running
@@ -23,13 +23,13 @@ def summary(file: Path, host: str | None, run_dir: Path) -> dict[str, Any]:
     file's first. Raises UsageError, ConfigError.
     """
     config = load(file)
-    names, here = [h.name for h in config.hosts], last_running(run_dir).get("host")
-    if host is None and here is not None and here not in names:
+    here, machine = last_running(run_dir).get("host"), socket.gethostname()
+    if host is None and here is not None and not _known(config, here):
         raise ConfigError(
             f"{file}: no host is named {here!r}, as which mrcd runs on this machine; `mrcctl reload` would refuse it",
             hint="add the host to the file, or check it as another one with --host NAME",
         )
-    seen_from = _seen_from(config, host or here)
+    seen_from = host or here or _here(config)
     # Listed paths are checked at their sources only, so plan for each of these hosts too.
     for source in {p.source for p in config.paths} - {seen_from}:
         plan(config, source)
@@ -50,17 +50,23 @@ def summary(file: Path, host: str | None, run_dir: Path) -> dict[str, Any]:
         "granularity": c.granularity,
         "mtu": c.mtu,
         "inner_mtu": mine.inner_mtu,
-        "host": seen_from,
-        "machine": None if host or here or seen_from == socket.gethostname() else socket.gethostname(),
+        "host": mine.host.name,
+        "machine": None if host or here or _known(config, machine) else machine,
         "interfaces": list(mine.interfaces),
     }
 
 
-def _seen_from(config: Config, host: str | None) -> str:
-    """Return the given host, else this machine if the file names it, else the file's first host."""
-    names = [h.name for h in config.hosts]
-    here = socket.gethostname()
-    return host or (here if here in names else names[0])
+def _known(config: Config, name: str) -> str | None:
+    """Return the name in the file of a host that is called so, qualified or not; None if the file has no such host."""
+    try:
+        return config.host(name).name
+    except UnknownHost:
+        return None
+
+
+def _here(config: Config) -> str:
+    """Return the name of this machine in the file if it has it, else the file's first host."""
+    return _known(config, socket.gethostname()) or config.hosts[0].name
 
 
 def last_running(run_dir: Path) -> dict[str, Any]:
@@ -102,7 +108,7 @@ def shown(source: Path | dict[str, Any], host: str | None, effective: bool) -> d
     """
     if isinstance(source, Path):
         config = load(source)
-        mine = plan(config, _seen_from(config, host))
+        mine = plan(config, host or _here(config))
     else:
         mine = _plan_of(source)
     return {
