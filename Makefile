@@ -91,6 +91,7 @@ test: $(if $(PYTEST_ARGS),set-up,lint) ## lint and all tests; PYTEST_ARGS="tests
 
 .PHONY: test-all
 test-all: test test-training test-deb test-rpm test-image test-network-manager test-kernels test-arm64 test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
+test-all: test test-training test-deb test-network-manager test-ansible test-kernels test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
 	@$(PYTHON) -m pytest --all-faults tests/lab/test_diagnosis.py tests/lab/test_alertmanager.py
 	@$(MAKE) test-model MODEL_PACKETS=1000000
 	@$(MAKE) fuzz FUZZ_SECONDS=600
@@ -236,6 +237,7 @@ INSTALLED = \
 	$(foreach f,prolog-slurmctld task-prolog health-check,scripts/deploy/$f:$(TREE)/share/mrcd/$f) \
 	$(foreach f,$(wildcard scripts/deploy/kubernetes/*),$f:$(TREE)/share/mrcd/kubernetes/$(notdir $f)) \
 	scripts/deploy/image/seccomp.json:$(TREE)/share/mrcd/seccomp.json \
+	$(foreach f,$(shell find scripts/deploy/ansible -type f),$f:$(TREE)/share/mrcd/$(f:scripts/deploy/%=%)) \
 	scripts/deploy/wireshark/mrc.lua:$(TREE)/share/mrcd/mrc.lua \
 	scripts/deploy/mrcd.toml:$(DESTDIR)$(SYSCONFDIR)/mrcd/mrcd.toml.example
 
@@ -327,6 +329,12 @@ test-network-manager: set-up ## check mrcd beside a real NetworkManager
 	@scripts/set-up --network-manager
 	@$(MAKE) build
 	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/test_network_manager.py
+
+.PHONY: test-ansible
+test-ansible: set-up ## run the Ansible role on the hosts of a lab
+	@scripts/set-up --ansible
+	@$(MAKE) build
+	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/test_ansible.py
 
 .PHONY: clean
 clean: ## remove built files, not installed ones

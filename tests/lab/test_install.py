@@ -33,7 +33,12 @@ FILES = {
     "usr/local/share/zsh/site-functions/_mrcctl",
     "etc/NetworkManager/conf.d/mrcd.conf",
     "etc/mrcd/mrcd.toml.example",
-} | {f"usr/local/share/doc/mrcd/{p.relative_to(ROOT)}" for p in (ROOT / "docs").rglob("*.*")}
+}
+FILES |= {
+    f"usr/local/share/mrcd/{p.relative_to(ROOT / 'scripts/deploy')}"
+    for p in (ROOT / "scripts/deploy/ansible").rglob("*.*")
+}
+FILES |= {f"usr/local/share/doc/mrcd/{p.relative_to(ROOT)}" for p in (ROOT / "docs").rglob("*.*")}
 MANUALS = ("man1/mrcctl.1", "man5/mrcd.toml.5", "man8/mrcd.8")
 
 
