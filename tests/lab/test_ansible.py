@@ -171,6 +171,17 @@ def test_a_bad_file_is_refused_before_anything_changes(racks: Racks) -> None:
     assert {racks.reloads(host) for host in racks.files()} == {0}
 
 
+def test_a_file_that_the_daemons_refuse_is_taken_back(racks: Racks) -> None:
+    done = racks.play(racks.text.replace("[cluster]", "[cluster]\nudp_port = 4798"))
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert re.search(r"h0, h1 went back to what they had: h0: Reload the service: mrcctl: .*cluster\.udp_port", said), (
+        said
+    )
+    assert set(racks.files().values()) == {racks.text}
+    assert [racks.reloads(host) for host in racks.files()] == [1, 1, 0, 0]  # the second reload finds no difference
+
+
 def test_a_file_that_costs_peers_is_taken_back_on_the_first_rack_and_the_run_ends(racks: Racks) -> None:
     tables = racks.text.split("[[hosts]]")
     (far,) = (n for n, table in enumerate(tables) if 'name = "h3"' in table)
