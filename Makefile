@@ -90,8 +90,7 @@ test: $(if $(PYTEST_ARGS),set-up,lint) ## lint and all tests; PYTEST_ARGS="tests
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test test-training test-deb test-rpm test-image test-network-manager test-kernels test-arm64 test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
-test-all: test test-training test-deb test-network-manager test-ansible test-kernels test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
+test-all: test test-training test-deb test-rpm test-image test-network-manager test-ansible test-kernels test-arm64 test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
 	@$(PYTHON) -m pytest --all-faults tests/lab/test_diagnosis.py tests/lab/test_alertmanager.py
 	@$(MAKE) test-model MODEL_PACKETS=1000000
 	@$(MAKE) fuzz FUZZ_SECONDS=600
