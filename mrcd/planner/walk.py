@@ -190,6 +190,8 @@ class Network:
         words[own, 2:7] = words[own, 3:8]
         words[own, 7] = 0
         keys = at << 16 | words[rows, 2]
+        if not len(self._keys):
+            return np.full(len(keys), _NOWHERE, np.int64)
         place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         return np.where(self._keys[place] == keys, self._values[place], _NOWHERE)
 

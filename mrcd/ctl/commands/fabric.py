@@ -102,10 +102,17 @@ def config(options: Options, file: Path | None, format_: str, switch: str | None
     emit(options, document, written_lines)
 
 
-@command("Check the configurations of all switches.", group=fabric)
+@command("Check the configurations of all switches, or what they run.", group=fabric)
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_file
-@_format
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    help="The system that runs on the switches. With --running: the system by which their ports are called, if that "
+    "is another than the report's.",
+)
+@click.option("--running", is_flag=True, help="DIRECTORY has what the switches report that they run.")
 @click.option(
     "--evs",
     type=click.IntRange(min=1),
@@ -114,20 +121,29 @@ def config(options: Options, file: Path | None, format_: str, switch: str | None
     metavar="N",
     help="Follow about N EVs, between random hosts.",
 )
-def check(options: Options, directory: Path, file: Path | None, format_: str, evs: int) -> None:
+def check(options: Options, directory: Path, file: Path | None, format_: str | None, running: bool, evs: int) -> None:
     """Check the configurations in DIRECTORY, as `mrcctl fabric config --output` writes them, against the cluster file.
 
-    Follows EVs from host to host through what the configurations say, and names all mistakes. Exit status 1 if there
-    are any. FILE defaults to mrcd's cluster file.
+    With --running, check what the switches run now: DIRECTORY has a file per switch, called as the switch
+    (t0-0-2.json), with the output of `vtysh -c "show ipv6 route json"`, `sonic-cfggen -d --print-data` or `ip -6 -j
+    route show table all`. SIDs and routes that are missing, different or unexpected are named.
+
+    Follows EVs from host to host through what the files say, and names all mistakes. Exit status 1 if there are any.
+    FILE defaults to mrcd's cluster file.
     """
     from mrcd.ctl.commands import fabric_documents as documents
 
     try:
-        document = documents.checked(file or default_file(), format_, directory, evs)
+        if running:
+            document = documents.checked_running(file or default_file(), format_, directory, evs)
+        elif format_ is None:
+            raise UsageError("--format is missing", hint="name the system: --format frr; or check with --running")
+        else:
+            document = documents.checked(file or default_file(), format_, directory, evs)
     except OSError as e:
-        hint = "DIRECTORY must be that of `mrcctl fabric config --output`"
+        hint = None if running else "DIRECTORY must be that of `mrcctl fabric config --output`"
         raise MachineError(f"{e.filename or directory}: {e.strerror}", hint=hint) from None
-    show(options, document, check_lines)
+    show(options, document, running_lines if running else check_lines)
     sys.exit(0 if document["correct"] else 1)
 
 
@@ -204,3 +220,24 @@ def check_lines(doc: Document, *, width: int | None = None, **_: Any) -> list[st
         return fold(f"{followed}: no mistake", width)
     fields = (field("COUNT", "count", right=True), field("MISTAKE", "mistake"), field("FOR EXAMPLE", "example"))
     return [*fold(f"{followed}:", width), *table_of(fields, doc["mistakes"], colour=False, width=width)]
+
+
+def running_lines(doc: Document, *, width: int | None = None, **_: Any) -> list[str]:
+    """Return what a check of running switches found: differences by switch, then what EVs met."""
+    of = ", ".join(f"{count} {system}" for system, count in doc["reports"].items())
+    head = f"reports of {sum(doc['reports'].values())} of {doc['switches']} switches ({of})"
+    followed = f"{doc['followed']} packets followed"
+    if doc["correct"]:
+        return fold(f"{head}: as planned; {followed}: no mistake", width)
+    count = len(doc["findings"])
+    lines = fold(f"{head}: {count} difference{'s' * (count != 1)}", width)
+    for found in doc["findings"]:
+        lines += ["", *fold(f"{found['switch']}: {found['fault']} {found['prefix'] or ''}".rstrip(), width)]
+        pairs = [(f"  {key}", found[key]) for key in ("planned", "runs", "affects", "cause") if found[key]]
+        lines += facts(pairs, width)
+    if doc["mistakes"]:
+        fields = (field("COUNT", "count", right=True), field("MISTAKE", "mistake"), field("FOR EXAMPLE", "example"))
+        lines += ["", f"{followed}:", *table_of(fields, doc["mistakes"], colour=False, width=width)]
+    else:
+        lines += ["", f"{followed}: no mistake"]
+    return lines

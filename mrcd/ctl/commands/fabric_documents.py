@@ -3,16 +3,21 @@
 
 import csv
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from mrcd.config.cluster_file import load, parse
+from mrcd.config.cluster_file import Config, load, parse
 from mrcd.errors import MachineError, UsageError
 from mrcd.planner import failures
+from mrcd.planner.compare import Comparison, Finding, no_report
 from mrcd.planner.fabric_plan import Wanted, plan
+from mrcd.planner.switches import running
 from mrcd.planner.switches.formats import FORMATS
+from mrcd.planner.switches.model import Switch, Switches
 from mrcd.planner.switches.reading import Reading
 from mrcd.planner.walk import Network
 
@@ -91,9 +96,7 @@ def checked(file: Path, format_: str, directory: Path, evs: int, seed: int = 0) 
     Raises UsageError, ConfigError, OSError.
     """
     f = FORMATS[format_]
-    config = load(file)
-    if config.cluster.encapsulation == "srh":
-        raise UsageError("paths with a routing header are not followed", hint="check a fabric with uSIDs")
+    config = _followable(file)
     switches = f.switches(config)
     wiring = [switches.switch(name) for name in switches.names]
     readings: dict[str, Reading] = {}
@@ -103,13 +106,88 @@ def checked(file: Path, format_: str, directory: Path, evs: int, seed: int = 0) 
             readings[switch.name] = f.read(path.read_text(encoding="utf-8"))
         except UsageError as e:
             raise UsageError(f"{path}: {e.args[0]}", hint=e.hint) from None
+    head = {"file": str(file), "format": format_, "directory": str(directory)}
+    return head | _walked(config, wiring, readings, evs, seed)
+
+
+def checked_running(file: Path, format_: str | None, directory: Path, evs: int, seed: int = 0) -> Document:
+    """Compares what switches report that they run with the plan, and follows EVs through it.
+
+    `format_` is the system whose port names the switches have; by default that of each report. A switch without a
+    report is taken as planned. Raises UsageError, ConfigError, OSError.
+    """
+    config = _followable(file)
+    comparison = Comparison(config)
+    systems: dict[str, Switches] = {}
+    paths = _reports(directory)
+    wiring: list[Switch] = []
+    readings: dict[str, Reading] = {}
+    findings: list[Finding] = []
+    reports: Counter[str] = Counter()
+    names = list(FORMATS[format_ or "iproute2"].switches(config).names)
+    for name in sorted(paths.keys() - names):
+        raise UsageError(
+            f"{paths[name]}: the cluster has no switch {name!r}",
+            hint=f"call each file as its switch, {names[0]}.json to {names[-1]}.json, and keep others elsewhere",
+        )
+    for name in names:
+        path = paths.get(name)
+        report = _read_report(path) if path else running.Report(format_ or "iproute2")
+        f = FORMATS[format_ or report.system]
+        switch = systems.setdefault(f.name, f.switches(config)).switch(name)
+        planned = f.read(f.text(switch))
+        wiring.append(switch)
+        if path:
+            reports[report.system] += 1
+            findings += comparison.findings(switch, planned, report)
+            readings[name] = comparison.completed(planned, report)
+        else:
+            findings.append(no_report(switch))
+            readings[name] = planned
+    walked = _walked(config, wiring, readings, evs, seed)
+    head = {"file": str(file), "directory": str(directory), "reports": dict(sorted(reports.items()))}
+    found = {"findings": [asdict(finding) for finding in findings]}
+    return head | walked | found | {"correct": walked["correct"] and not findings}
+
+
+def _followable(file: Path) -> Config:
+    """Returns a cluster file whose EVs can be followed. Raises UsageError, ConfigError."""
+    config = load(file)
+    if config.cluster.encapsulation == "srh":
+        raise UsageError("paths with a routing header are not followed", hint="check a fabric with uSIDs")
+    return config
+
+
+def _reports(directory: Path) -> dict[str, Path]:
+    """Returns the files of a directory by what they are called before the first dot. Raises UsageError, OSError."""
+    found: dict[str, Path] = {}
+    for path in sorted(directory.iterdir()):
+        name = path.name.partition(".")[0]
+        if not name or path.is_dir():
+            continue
+        if name in found:
+            raise UsageError(f"{found[name]} and {path} are of one switch", hint="keep one report of each switch")
+        found[name] = path
+    if not found:
+        raise UsageError(f"{directory} has no files", hint="put one report of each switch there, as t0-0-0.json")
+    return found
+
+
+def _read_report(path: Path) -> running.Report:
+    try:
+        return running.read(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text", hint="save the command's output without compression") from None
+    except UsageError as e:
+        raise UsageError(f"{path} {e.args[0]}", hint=e.hint) from None
+
+
+def _walked(config: Config, wiring: Sequence[Switch], readings: Mapping[str, Reading], evs: int, seed: int) -> Document:
+    """Follows EVs through readings, and returns what was found."""
     network = Network(config, wiring, readings)
     follow_random_evs(network, len(config.hosts), [s.name for s in wiring], evs, random.Random(seed))
     result = network.result
     return {
-        "file": str(file),
-        "format": format_,
-        "directory": str(directory),
         "switches": len(wiring),
         "followed": result.followed,
         "correct": not result.mistakes,

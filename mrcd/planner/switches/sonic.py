@@ -13,6 +13,7 @@ from mrcd.planner.switches.reading import Reading, unknown
 
 PORT_NAMES = "Ethernet{0+4}"
 LOCATOR = "MRC"
+_DEFAULT_MTU = "9100"  # of a port without one
 _FILTER, _LINK_LOCAL = "MRC_SOURCES", "fe80::/10"
 _LOOPBACK = "Loopback0"
 Tables = dict[str, dict[str, dict[str, Any]]]
@@ -67,6 +68,42 @@ def read(text: str) -> Reading:
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise unknown(f"{type(e).__name__} {e}") from None
     return found
+
+
+def read_database(tables: Tables) -> tuple[Reading, dict[str, str]]:
+    """Reads a whole CONFIG_DB. Returns what it has in the tables that `text` writes, and prefixes without effect: why.
+
+    Other tables, VRFs, IPv4 routes and ACLs of others are left out. Raises ValueError, KeyError, TypeError,
+    AttributeError for what is not understood.
+    """
+    locators = tables.get("SRV6_MY_LOCATORS", {})
+    notes, sids = dict[str, str](), dict[str, dict[str, Any]]()
+    for key, sid in tables.get("SRV6_MY_SIDS", {}).items():
+        locator, _, prefix = key.partition("|")
+        if locator not in locators:
+            notes[prefix] = f"CONFIG_DB has the SID, but not its locator {locator}"
+        elif not prefix.startswith(locators[locator]["prefix"]):
+            notes[prefix] = f"CONFIG_DB has the SID, but its locator {locator} is {locators[locator]['prefix']}"
+        else:
+            sids[key] = sid
+    routes = {}
+    for key, route in tables.get("STATIC_ROUTE", {}).items():
+        vrf, _, prefix = key.rpartition("|")
+        if vrf in ("", "default") and ":" in prefix:
+            hops = max(route.get("nexthop", "").count(","), route.get("ifname", "").count(","))
+            routes[f"default|{prefix}"] = {"nexthop": "," * hops, "ifname": "," * hops} | route
+    known = {
+        "PORT": {name: {"mtu": _DEFAULT_MTU} | port for name, port in tables.get("PORT", {}).items()},
+        "INTERFACE": tables.get("INTERFACE", {}),
+        "LOOPBACK_INTERFACE": tables.get("LOOPBACK_INTERFACE", {}),
+        "STATIC_ROUTE": routes,
+        "SRV6_MY_SIDS": sids,
+        "ACL_RULE": {k: rule for k, rule in tables.get("ACL_RULE", {}).items() if k.startswith(f"{_FILTER}|")},
+    }
+    found = Reading()
+    for name, table in known.items():
+        _read(found, name, table, tables)
+    return found, notes
 
 
 def _read(found: Reading, name: str, table: dict[str, dict[str, Any]], tables: Tables) -> None:
