@@ -24,6 +24,9 @@ PROGRAMS = {"mrcd", "mrcctl", "make", "scripts/lab", "scripts/bench", "scripts/d
 """In prose, words in backticks that begin with one of these are a command."""
 SECONDS = 30
 
+SWITCHES = ROOT / "tests/unit/switches"
+"""Files of switches, and the cluster file to which they belong."""
+
 NOT_RUN = {
     r"apt": "changes the packages of this machine",
     r"mrcctl fleet$": "names a group of commands",
@@ -118,6 +121,9 @@ SYNOPSES = {
         "mrcctl fabric config --format eos --output all cluster.toml"
     ),
     "`fabric check --format FORMAT DIRECTORY [FILE]`": "mrcctl fabric check --format eos all",
+    "`fabric check --running DIRECTORY [--format FORMAT] [FILE]`": (
+        f"mrcctl fabric check --running --format frr {SWITCHES}/running/linux-of-frr {SWITCHES}/cluster.toml"
+    ),
     "`reload [--force]`": "mrcctl reload --force",
     "`fleet status [--all]`": "mrcctl fleet status --all",
     "`fleet deny`, `fleet drain` `TARGET… [--for 2h] [--reason TEXT] [--force] [--wait SECONDS]`": (
@@ -160,6 +166,10 @@ NAMES = [
     (
         r"^mrcctl fabric check$",
         "mrcctl fabric config --format frr --output lab && mrcctl fabric check --format frr lab",
+    ),
+    (
+        r"^mrcctl fabric check --running.*",
+        f"mrcctl fabric check --running {SWITCHES}/running/frr {SWITCHES}/cluster.toml",
     ),
     (r"^mrcctl probe\b", "mrcctl probe h2"),
     (r"^mrcctl trace(?! PEER)", "mrcctl trace h2 --ev 1"),
