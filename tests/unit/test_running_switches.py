@@ -202,6 +202,7 @@ def test_the_route_of_the_lowest_metric_counts() -> None:
 def test_routes_outside_of_the_fabric_are_left_out(check: Any, reports: Path) -> None:
     for name in NAMES:
         rows = json.loads((REPORTS / "linux-of-frr" / f"{name}.json").read_text())
+        rows.append({"type": "local", "dst": "2001:db8::/64", "dev": "lo", "table": "local"})
         rows += [ROUTE_ROW | {"dst": prefix, "dev": "eth0"} for prefix in ("2001:db8::/32", "default", "::/1")]
         (reports / f"{name}.json").write_text(json.dumps(rows))
     assert check("--format", "frr")["correct"]

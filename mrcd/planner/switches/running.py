@@ -67,7 +67,7 @@ def _linux(rows: list[dict[str, Any]]) -> Report:
     own: list[tuple[str, IPv6Address]] = []
     for row in sorted(rows, key=lambda row: int(row.get("metric", 0))):
         kind, table, prefix = row.get("type", "unicast"), row.get("table", "main"), row["dst"]
-        if table == "local" and kind == "local":
+        if table == "local" and kind == "local" and "/" not in prefix:  # a whole prefix can be local, too
             own.append((row["dev"], IPv6Address(prefix)))
         elif table == "main" and row.get("protocol") == "kernel":
             lengths.setdefault(row["dev"], []).append(IPv6Network(prefix))
