@@ -29,6 +29,7 @@ FILES = {
     "usr/local/share/mrcd/mrc.lua",
     "usr/local/share/mrcd/prolog-slurmctld",
     "usr/local/share/mrcd/recording.yml",
+    "usr/local/share/mrcd/seccomp.json",
     "usr/local/share/mrcd/task-prolog",
     "usr/local/share/zsh/site-functions/_mrcctl",
     "etc/NetworkManager/conf.d/mrcd.conf",
@@ -36,7 +37,8 @@ FILES = {
 }
 FILES |= {
     f"usr/local/share/mrcd/{p.relative_to(ROOT / 'scripts/deploy')}"
-    for p in (ROOT / "scripts/deploy/ansible").rglob("*.*")
+    for directory in ("ansible", "kubernetes")
+    for p in (ROOT / "scripts/deploy" / directory).rglob("*.*")
 }
 FILES |= {f"usr/local/share/doc/mrcd/{p.relative_to(ROOT)}" for p in (ROOT / "docs").rglob("*.*")}
 MANUALS = ("man1/mrcctl.1", "man5/mrcd.toml.5", "man8/mrcd.8")
