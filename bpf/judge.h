@@ -44,7 +44,7 @@ struct judging {
 	__u8 delayed; /* the EV of the request has more delay than the others */
 	__u8 slow; /* so much more that it is left for a while */
 	__u8 lossy; /* some EV has a new loss */
-	__u8 lossy_planes; /* a bit per plane */
+	__u16 lossy_planes; /* a bit per plane */
 	__u8 lags; /* some EV in use lags */
 	__u8 scattered; /* another one lags on another T1 */
 };

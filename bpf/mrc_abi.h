@@ -241,11 +241,11 @@ struct mrc_watch {
 	__u32 unanswered_ms; /* time of the first unanswered sweep; low bits */
 	__u32 probed_us; /* time of the newest pending probe; low bits */
 	__u64 deadlines[MRC_EV_WORDS]; /* a bit per EV with a deadline: new, lagging, failed, denied, or on its ramp */
-	__u16 next; /* EV at which the next sweep begins */
+	__u16 linked; /* planes with a link at both ends when the tick last served the peer */
+	__u8 next; /* EV at which the next sweep begins */
 	__u8 unanswered; /* sweeps in a row without a reply; stops at 255 */
 	__u8 pending; /* unanswered probes, without a report, of EVs that work; stops at 255 */
 	__u8 silent; /* 1 = the peer answers nothing; then MRC_HEARD_AGAIN, until the tick serves it */
-	__u8 linked; /* planes with a link at both ends when the tick last served the peer */
 	__u8 announce; /* reports to request now; daemon: 1 = have a request carry this host's new status */
 	__u8 timed_out; /* 1 = a flow has stopped: sweep the peer */
 };

@@ -13,8 +13,8 @@ configuration. A target is a list of words; a path must match all of them:
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mrcd.errors import UsageError, no_peer
@@ -88,8 +88,6 @@ def parse(words: Iterable[str]) -> Target:
     target = Target(**found)
     if not found:
         raise UsageError("the target is missing", hint=_FORMS)
-    if target.place and target.plane not in (None, target.place.plane):
-        raise UsageError(f"{target.place} is not in plane {target.plane}: no path matches both")
     return target
 
 
@@ -156,8 +154,8 @@ def _fits(plan: Plan, peer: Peer, e: EV, target: Target) -> bool:
 
 
 def _goes_by(plan: Plan, peer: Peer, e: EV, place: Place) -> bool:
-    is_t1 = place.kind == "t1"  # which rails share
-    if e.plane not in (plan.config.cluster.t1_planes(place.plane) if is_t1 else (place.plane,)):
+    is_t1 = place.kind == "t1"
+    if e.plane not in _planes(plan, place):
         return False
     if place.kind == "nic":
         return place.host in (plan.host.name, peer.host.name)
@@ -171,6 +169,16 @@ def _goes_by(plan: Plan, peer: Peer, e: EV, place: Place) -> bool:
     if place.kind == "link":
         return any({a, b} == {t0, t1} for a, b in itertools.pairwise(hops))
     return (t1 if is_t1 else t0) in hops
+
+
+def _planes(plan: Plan, place: Place) -> Sequence[int]:
+    """Return the planes of a place: one, or for a T1 those of all rails that share it."""
+    return plan.config.cluster.t1_planes(place.plane) if place.kind == "t1" else (place.plane,)
+
+
+def _one_name(plan: Plan, place: Place | None) -> Place | None:
+    """Return a place by the first of its planes: rails have several names for one T1."""
+    return replace(place, plane=_planes(plan, place)[0]) if place else None
 
 
 def _hops(plan: Plan, peer: Peer, e: EV) -> list[int]:
@@ -199,6 +207,8 @@ def check(plan: Plan, target: Target) -> None:
         raise UsageError(f"there is no plane {plane}", hint=f"planes: 0 to {c.planes - 1}")
     if place is not None:
         _check_place(plan, place)
+        if target.plane not in (None, *_planes(plan, place)):
+            raise UsageError(f"{place} is not in plane {target.plane}: no path matches both")
     if target.ev is not None and not selected(plan, target):
         raise UsageError(f"no path matches {target}", hint="`mrcctl paths` lists them")
 
@@ -225,7 +235,7 @@ def covers(plan: Plan, wide: Target, narrow: Target) -> bool:
 
 
 def _conditions(plan: Plan, t: Target) -> set[tuple[str, object]]:
-    given = {"peer": t.peer, "plane": t.plane, "ev": t.ev, "place": t.place}
+    given = {"peer": t.peer, "plane": t.plane, "ev": t.ev, "place": _one_name(plan, t.place)}
     if t.place and t.place.kind == "nic" and t.place.host == plan.host.name:
         given |= {"plane": t.place.plane, "place": None}  # all paths of a plane use this host's NIC in it
     return {(k, v) for k, v in given.items() if v is not None}
@@ -236,11 +246,12 @@ def _implied(plan: Plan, t: Target) -> set[tuple[str, object]]:
     if t.ev is not None:
         found.add(("plane", t.ev // plan.config.cluster.evs_per_plane))
     if t.place:
-        found.add(("plane", t.place.plane))
+        if len(of_place := _planes(plan, t.place)) == 1:
+            found.add(("plane", of_place[0]))
         if t.place.kind == "nic" and t.place.host != plan.host.name:
             found.add(("peer", t.place.host))
         if t.place.kind == "link":
-            found |= {("place", Place("t1", t.place.plane, t1=t.place.t1))}
+            found |= {("place", _one_name(plan, Place("t1", t.place.plane, t1=t.place.t1)))}
             found |= {("place", Place("t0", t.place.plane, t0=t.place.t0))}
     if t.peer is not None:
         planes = [v for k, v in found | {("plane", t.plane)} if k == "plane"]

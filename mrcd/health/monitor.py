@@ -111,7 +111,8 @@ class Monitor:
         self._last_error = error
         self.ticks.add(time.perf_counter() - begun)
         self.is_calm = wait_s > _CALM_S
-        self._next = self._loop.call_later(max(wait_s, MIN_WAIT_S), self._work)
+        if not self._is_hurried:  # a check has asked for a tick at once
+            self._next = self._loop.call_later(max(wait_s, MIN_WAIT_S), self._work)
 
     def _work_now(self) -> None:
         # A second call would put the tick behind the next event.

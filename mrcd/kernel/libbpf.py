@@ -181,7 +181,9 @@ def lib() -> Any:
         try:
             use(ct.CDLL("libbpf.so.1", use_errno=True))
         except OSError as e:
-            raise MachineError(f"libbpf cannot be loaded: {e}", hint="apt install libbpf1") from None
+            raise MachineError(
+                f"libbpf cannot be loaded: {e}", hint="install the package libbpf1 (Debian) or libbpf (RHEL)"
+            ) from None
     return _lib
 
 
@@ -189,7 +191,7 @@ def use_bcc() -> None:
     """Makes all functions of this module use the libbpf that bcc links, if bcc is installed; else libbpf.so."""
     try:
         from bcc import libbcc
-    except ImportError:
+    except (ImportError, OSError, AttributeError):  # not installed, or not as a whole
         lib()
         return
     # A handle of our own: on bcc's, calls are checked against bcc's structures (ctypes.ArgumentError on Debian 13).

@@ -66,6 +66,13 @@ def test_a_t1_that_rails_share_is_one_target() -> None:
     )
     assert evs("t1:0:2", shared) == evs("t1:2:2", shared) == {"h1": [2, 10], "h3": [2, 10]}
     assert evs("link:0:0:2", shared) == {"h1": [2], "h3": [2]}
+    assert targets.covers(shared, target("t1:0:2"), target("t1:2:2"))
+    assert targets.covers(shared, target("t1:2:2"), target("link:0:0:2"))
+    assert not targets.covers(shared, target("plane:0"), target("t1:0:2"))
+    assert targets.covers(shared, target("plane:0"), target("link:0:0:2"))
+    targets.check(shared, target("t1:0:2 plane:2"))
+    with pytest.raises(UsageError, match="not in plane 1"):
+        targets.check(shared, target("t1:0:2 plane:1"))
     assert evs("t0:2:1", shared) == {"h1": [8, 9, 10, 11], "h3": [8, 9, 10, 11]}
 
 

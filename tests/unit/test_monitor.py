@@ -341,6 +341,21 @@ def test_announcements_go_out_with_the_next_tick() -> None:
     assert b.arrays.watches["due_ns"].tolist() == [7, 0, 0, 0]
 
 
+def test_an_announcement_in_a_check_makes_one_more_tick() -> None:
+    """As where the check of keys has found others: two chains of ticks would never become one again."""
+    b = Bench()
+    b.programs.tick_wait_s = 3600.0
+    b.monitor._use_keys = b.monitor.announce  # noqa: SLF001 - the daemon's changes keys, and announces that
+
+    async def work(running: "asyncio.Task[None]") -> None:
+        await until(lambda: b.programs.ticks == 2)
+        loop = asyncio.get_running_loop()
+        due = [h for h in loop._scheduled if not h.cancelled()]  # type: ignore[attr-defined]  # noqa: SLF001
+        assert sum(getattr(h._callback, "__func__", None) is type(b.monitor)._work for h in due) == 1  # noqa: SLF001
+
+    play(b, work)
+
+
 def test_an_announcement_before_the_work_begins_waits_for_the_first_tick() -> None:
     b = Bench()
     b.monitor.announce()

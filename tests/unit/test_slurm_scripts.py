@@ -20,7 +20,7 @@ def run(tmp_path: Path, name: str, answer: str, status: int) -> tuple[str, list[
     (tmp_path / "answer").write_text(answer, encoding="utf-8")
     for program, then in (
         ("mrcctl", f"cat {tmp_path}/answer; exit {status}"),
-        *((n, f'echo "{n} $*" >>{calls}') for n in ("scontrol", "logger")),
+        *((n, f'echo "{n} $*" >>{calls}; cat {tmp_path}/state 2>/dev/null || true') for n in ("scontrol", "logger")),
     ):
         path = tmp_path / program
         path.write_text(f"#!/bin/sh\n{then}\n", encoding="utf-8")
@@ -40,11 +40,17 @@ def test_tasks_without_mrc0_start_with_a_word_to_the_user(tmp_path: Path) -> Non
     assert out.startswith("print this host has no mrc0")
 
 
-@pytest.mark.parametrize(("status", "word"), [(0, "OK"), (1, "WARNING")])
+def test_a_node_that_is_drained_keeps_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("State=IDLE+DRAIN ThreadsPerCore=1", encoding="utf-8")
+    _, calls = run(tmp_path, "health-check", "CRITICAL - gpu7: mrcd is not running", 2)
+    assert calls == ["scontrol show node gpu7"]
+
+
+@pytest.mark.parametrize(("status", "word"), [(0, "OK"), (1, "WARNING"), (127, "not found")])
 def test_a_node_that_works_is_not_drained(tmp_path: Path, status: int, word: str) -> None:
     assert run(tmp_path, "health-check", f"{word} - gpu7: fine | evs=3", status) == ("", [])
 
 
 def test_a_critical_node_is_drained(tmp_path: Path) -> None:
     _, calls = run(tmp_path, "health-check", "CRITICAL - gpu7: mrcd is not running | faults=1\nhint", 2)
-    assert calls == ["scontrol update NodeName=gpu7 State=DRAIN Reason=CRITICAL - gpu7: mrcd is not running"]
+    assert calls[-1:] == ["scontrol update NodeName=gpu7 State=DRAIN Reason=CRITICAL - gpu7: mrcd is not running"]

@@ -31,7 +31,7 @@ def environment(interface: str) -> dict[str, str]:
         "OMPI_MCA_btl_tcp_if_include": interface,
         "FI_PROVIDER": "tcp",
         "FI_TCP_IFACE": interface,
-        "UCX_TLS": "tcp,self,sm",
+        "UCX_TLS": "^ib",  # all but RDMA verbs, which bypass mrc0
         "UCX_NET_DEVICES": interface,
     }
 

@@ -42,6 +42,7 @@ _KINDS_BY_NATURE = {
 }  # fmt: skip
 _OF_OWN_NIC = (Nature.FAILED, Nature.LOSSY, Nature.SMALL_MTU)  # and not of the plane
 _WHOLE_PLANE = (Place.PLANE, Place.UPLINKS)
+_TELLS, _CONFIRMS = "tells which it is", "confirms it"  # what a trace does
 
 
 def cause(facts: Facts, e: Element, nature: Nature) -> Cause:
@@ -70,9 +71,11 @@ def by_switch(facts: Facts, found: Iterable[Cause]) -> list[Cause]:
         if word == "t1":
             plane, t1 = int(numbers[0]), numbers[1]
             of_switch.setdefault((c.kind, cluster.t1_planes(plane).start, t1), []).append((plane, c))
-    for same in (same for same in of_switch.values() if len(same) > 1):
+    for (_, plane, t1), same in of_switch.items():
         planes, of_plane = zip(*same, strict=True)
-        causes = [c for c in causes if c not in of_plane] + [_of_planes(planes, of_plane)]
+        if len(same) > 1 or plane != planes[0]:  # all hosts name a switch alike
+            one = _of_planes(planes, of_plane) if len(same) > 1 else of_plane[0]
+            causes = [c for c in causes if c not in of_plane] + [replace(one, target=f"t1:{plane}:{t1}")]
     return causes
 
 
@@ -89,7 +92,13 @@ def _of_planes(planes: Sequence[int], of_plane: Sequence[Cause]) -> Cause:
     since = [c.since_ns for c in of_plane if c.since_ns is not None]
     sure = Confidence.CERTAIN if first.confidence is Confidence.CERTAIN else Confidence.LIKELY
     return replace(
-        first, sentence=sentence, share=total, since_ns=min(since, default=None), confidence=sure, or_targets=()
+        first,
+        sentence=sentence,
+        do=first.do.replace(_TELLS, _CONFIRMS),
+        share=total,
+        since_ns=min(since, default=None),
+        confidence=sure,
+        or_targets=(),
     )
 
 
@@ -179,7 +188,7 @@ def _next_step(facts: Facts, e: Element, nature: Nature) -> str:
     if facts.encapsulation == "ecmp":
         return f"`mrcctl probe {peer} --ev {ev}` confirms it"
     count = " --count 500" if nature is Nature.LOSSY else ""
-    use = "tells which it is" if _is_told_by_trace(facts, e) else "confirms it"
+    use = _TELLS if _is_told_by_trace(facts, e) else _CONFIRMS
     return f"`mrcctl trace {peer} --ev {ev}{count}` {use}"
 
 

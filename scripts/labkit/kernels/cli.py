@@ -86,7 +86,7 @@ def test_nics(series: str, chosen: tuple[str, ...], only: tuple[str, ...], as_js
 @kernels.command("arm64")
 @click.option("--json", "as_json", is_flag=True, help="one document on stdout")
 def verify_arm64(as_json: bool) -> int:
-    """Have arm64 kernels verify every program, emulated: 3 minutes. Exit status 1 if one refuses a program."""
+    """Have arm64 kernels verify every program, emulated: 2 minutes. Exit status 1 if one refuses a program."""
     rows = [
         (flavour, series, *row)
         for series, flavours in arm64.FLAVOURS.items()
