@@ -6,6 +6,8 @@ them into those of the switch. JSON has no comments: docs/fabric.md says what th
 """
 
 import json
+from collections.abc import Mapping
+from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
 from mrcd.planner.switches.model import Switch
@@ -70,6 +72,11 @@ def read(text: str) -> Reading:
     return found
 
 
+def _is_of(sid: str, locator: Mapping[str, str]) -> bool:
+    """Returns whether a SID is that of its locator itself. Raises ValueError, KeyError."""
+    return IPv6Network(sid).network_address == IPv6Address(locator["prefix"].partition("/")[0])
+
+
 def read_database(tables: Tables) -> tuple[Reading, dict[str, str]]:
     """Reads a whole CONFIG_DB. Returns what it has in the tables that `text` writes, and prefixes without effect: why.
 
@@ -82,7 +89,7 @@ def read_database(tables: Tables) -> tuple[Reading, dict[str, str]]:
         locator, _, prefix = key.partition("|")
         if locator not in locators:
             notes[prefix] = f"CONFIG_DB has the SID, but not its locator {locator}"
-        elif not prefix.startswith(locators[locator]["prefix"]):
+        elif not _is_of(prefix, locators[locator]):
             notes[prefix] = f"CONFIG_DB has the SID, but its locator {locator} is {locators[locator]['prefix']}"
         else:
             sids[key] = sid
@@ -127,7 +134,7 @@ def _read(found: Reading, name: str, table: dict[str, dict[str, Any]], tables: T
         case "SRV6_MY_SIDS":
             for key, sid in table.items():
                 locator, _, prefix = key.partition("|")
-                if not prefix.startswith(tables["SRV6_MY_LOCATORS"][locator]["prefix"]):
+                if not _is_of(prefix, tables["SRV6_MY_LOCATORS"][locator]):
                     raise ValueError(f"SID {prefix} is not of locator {locator}")
                 found.sids[prefix] = sid["action"]
         case "ACL_RULE":  # in the order of their priority: a rule for all sources ends the list
