@@ -122,7 +122,7 @@ SYNOPSES = {
     ),
     "`fabric check --format FORMAT DIRECTORY [FILE]`": "mrcctl fabric check --format eos all",
     "`fabric check --running DIRECTORY [--format FORMAT] [FILE]`": (
-        f"mrcctl fabric check --running --format frr {SWITCHES}/running/linux-of-frr {SWITCHES}/cluster.toml"
+        f"mrcctl fabric check --running --evs 1000 --format frr {SWITCHES}/running/linux-of-frr {SWITCHES}/cluster.toml"
     ),
     "`reload [--force]`": "mrcctl reload --force",
     "`fleet status [--all]`": "mrcctl fleet status --all",
@@ -169,7 +169,7 @@ NAMES = [
     ),
     (
         r"^mrcctl fabric check --running.*",
-        f"mrcctl fabric check --running {SWITCHES}/running/frr {SWITCHES}/cluster.toml",
+        f"mrcctl fabric check --running --evs 1000 {SWITCHES}/running/frr {SWITCHES}/cluster.toml",
     ),
     (r"^mrcctl probe\b", "mrcctl probe h2"),
     (r"^mrcctl trace(?! PEER)", "mrcctl trace h2 --ev 1"),

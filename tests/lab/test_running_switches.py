@@ -3,6 +3,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def _checked(lab: Lab, directory: Path) -> Any:
         if node.switch:
             show = lab.exec(name, ["ip", "-6", "-j", "route", "show", "table", "all"], check=True)
             (directory / f"{name}.json").write_text(show.stdout)
-    argv = ["mrcctl", "fabric", "check", "--running", "--evs", "5000", "--json", str(directory)]
+    argv = [sys.executable, "-m", "mrcd.ctl", "fabric", "check", "--running", "--evs", "5000", "--json", str(directory)]
     done = subprocess.run([*argv, str(lab.state.cluster_file)], capture_output=True, text=True)
     assert done.stderr == ""
     document = json.loads(done.stdout)

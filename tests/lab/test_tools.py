@@ -38,11 +38,15 @@ def _verdict_tables(lab: Lab) -> dict[str, Any]:
 
     On a busy machine a late probe of the host's own makes an EV SKIP for a moment: that passes first.
     """
-    wait_until("all EVs are GOOD", lambda: all_good(lab))
-    found = {}
-    for host, peer in (("h0", "h2"), ("h2", "h0")):
-        for p in mrcctl(lab, host, "paths", "--peer", peer):
-            found[f"{host} {p['ev']}"] = (p["state"], p["reason"], p["lost_packets"], p["flaps"])
+
+    def look() -> dict[str, Any] | None:
+        found = {}
+        for host, peer in (("h0", "h2"), ("h2", "h0")):
+            for p in mrcctl(lab, host, "paths", "--peer", peer):
+                found[f"{host} {p['ev']}"] = (p["state"], p["reason"], p["lost_packets"], p["flaps"])
+        return found if all(state == "GOOD" for state, *_ in found.values()) else None
+
+    found: dict[str, Any] = wait_until("all EVs are GOOD", look)
     return found
 
 
