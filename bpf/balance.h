@@ -84,8 +84,9 @@ __noinline __u32 planes_in_pace(__u32 host_id, __u32 plane_mask, __u32 packets)
 }
 _Static_assert(MRC_REPORT_PARTS == 2, "planes_in_pace, note_planes");
 
-/* Note what has arrived on a plane in the `past` ns. `quickest_ns`: the least time per packet of a plane; `has_queue`: it
- * had one all the time. A global function: the verifier walks through it once, and not for each plane.
+/* Update the pace and the marking of a plane by the packets that arrived in the last `past` ns. `quickest_ns`: the least
+ * time per packet of all planes. `has_queue`: the plane had a queue all the time. A global function: the verifier walks
+ * through it once, and not for each plane.
  */
 __noinline int note_plane(__u32 host_id, __u32 plane, __u64 past, __u64 quickest_ns, __u32 has_queue)
 {
@@ -108,7 +109,8 @@ __noinline int note_plane(__u32 host_id, __u32 plane, __u64 past, __u64 quickest
 	return 0;
 }
 
-/* Take what a report of `counts` EVs from `first` on says of a plane out of the scratch. A global function, as note_plane().
+/* Copy the counts of a plane from the scratch, if a report of `counts` EVs from `first` on covers the plane. A global
+ * function, as note_plane().
  */
 __noinline int take_counts(__u32 host_id, __u32 plane, __u32 first, __u32 counts)
 {

@@ -25,7 +25,7 @@ _OWN = {"connected", "local"}  # FRR's protocols of a switch's own addresses
 
 @dataclass
 class Report:
-    """What a switch runs. `reading` has only what forwards packets; prefixes and addresses are in canonical form."""
+    """The state that a switch reports. `reading` has the SIDs and routes that forward packets, in canonical form."""
 
     system: str  # a name in FORMATS
     reading: Reading = field(default_factory=Reading)

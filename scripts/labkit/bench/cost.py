@@ -68,7 +68,7 @@ _SIZED = ("mrc_push", "mrc_pop", "mrc_pop_xdp", "mrc_probe", "mrc_timer", "mrc_s
 
 @dataclass
 class Cost:
-    """What one case has taken, a value for each round."""
+    """The times of one case: a value for each round."""
 
     ns: list[float]  # per run of the program
     cpu_ns: list[float]  # per packet sent, of the sending thread
