@@ -19,8 +19,6 @@ _HERE = Path(__file__).parent
 _LINE = re.compile(r"program (\d) (\w+) (-?\d+) ?(.*)")
 _LIMIT_S = 900.0
 _HAS = {"6.1": 0, "6.12": KernelHas.KERN_CTX | KernelHas.DECAP_L3}
-
-
 FLAVOURS = {"6.1": ["arm64"], "6.12": ["arm64", "arm64-16k"]}  # 16k: pages of 16 KiB
 
 
