@@ -206,9 +206,9 @@ struct mrc_t0_verdict {
 struct mrc_sack_gap {
 	__u32 flow; /* its hash */
 	__u32 ack; /* where the gap begins: the TCP sequence number of the newest ACK */
-	__u32 edge; /* TCP sequence number: what was missing before it at `ns` is as old as that */
+	__u64 ns; /* when the gap was first seen, or when one had lasted */
+	__u32 is_lossy; /* 1 = one has lasted: data are lost, so the flow's TCP sees all blocks for some time */
 	__u32 reserved;
-	__u64 ns; /* when the gap was first seen */
 };
 
 #endif

@@ -4,8 +4,8 @@
  * Data on a quicker plane overtakes data on a slower one. The peer's selective acknowledgements (RFC 2018) report that
  * at once. Linux' RACK (RFC 8985) takes overtaken data for lost after a quarter of the least round trip, or a whole
  * one at most. So while the first gap in the peer's received data is younger than the skew, the SACK option becomes an
- * unknown option. Cumulative acknowledgements stay. Where several packets are lost, the first gap moves with each that
- * is repaired: a gap before data that has arrived long ago is old.
+ * unknown option. Cumulative acknowledgements stay. A gap that lasts is a loss, and where packets are lost, others soon
+ * will be: for LOSSY_WINDOWS nothing is hidden. TCP would wait for each of them, and send no more than its window.
  */
 #ifndef MRC_SACK_HIDING_H
 #define MRC_SACK_HIDING_H
@@ -19,9 +19,7 @@
 #define TCP_OPTION_SACK 5
 #define TCP_OPTION_TIMESTAMP 8
 #define TCP_OPTION_UNKNOWN 253 /* for experiments (RFC 4727 §6): TCP ignores it */
-#define RIGHT_EDGE 6 /* offset of the first block's right edge, in a SACK option (RFC 2018 §3) */
-#define SACK_BLOCK 8 /* bytes */
-#define GAP_WINDOWS 8 /* for so many windows an edge is remembered: sequence numbers wrap */
+#define LOSSY_WINDOWS 64
 #define TIMESTAMP_LENGTH 12 /* bytes, with the two NOPs before it */
 
 /* Return how long gaps are hidden from this host's TCP: 1.5 times the delay skew between planes; 0 = never. */
@@ -61,17 +59,43 @@ static __always_inline __u32 flow_of_ack(struct __sk_buff *skb, const struct mrc
 	return (*(__u32 *)tcp ^ *(__u32 *)&key->address[12] ^ source * 0x85ebca6bu) * 0x9e3779b1u;
 }
 
+/* Return 1 if the gap of a flow is to be hidden: if it is younger than `window_ns`, and none before has lasted. */
+static __always_inline int is_young(__u32 flow, __u32 ack, __u64 window_ns)
+{
+	__u32 slot = flow >> 20 & (SACK_GAPS - 1);
+	struct mrc_sack_gap *gap = bpf_map_lookup_elem(&mrc_sack_gaps, &slot);
+	__u64 now = now_ns();
+
+	if (!gap)
+		return 0;
+	if (gap->flow != flow) {
+		if (!aged(now, gap->ns, window_ns))
+			return 0; /* the flows would otherwise restart each other's window */
+	} else if (gap->is_lossy) {
+		if (!aged(now, gap->ns, LOSSY_WINDOWS * window_ns))
+			return 0;
+	} else if (gap->ack == ack) {
+		if (!aged(now, gap->ns, window_ns))
+			return 1;
+		gap->is_lossy = 1;
+		gap->ns = now;
+		return 0;
+	}
+	gap->flow = flow;
+	gap->ack = ack;
+	gap->ns = now;
+	gap->is_lossy = 0;
+	return 1;
+}
+
 /* Hide the SACK option of a popped packet, if its gap is younger than `window_ns`. Returns 1 if it did. */
 __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 {
 	struct mrc_prefix key = {};
 	struct inner inner = {};
-	struct mrc_sack_gap *gap;
 	struct tcphdr tcp;
-	__u32 at, option, flow, slot, ack;
+	__u32 at, option;
 	__be16 from, to;
-	__be32 right;
-	__u64 now;
 
 	if (parse_inner(skb, &key, &inner) || inner.ip_proto != IPPROTO_TCP || inner.fragment)
 		return 0;
@@ -80,34 +104,8 @@ __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 		return 0;
 	option = sack_at(skb, at, &tcp);
 	if (!option || bpf_skb_load_bytes(skb, at + option, &from, sizeof(from)) ||
-	    bpf_skb_load_bytes(skb, at + option + RIGHT_EDGE, &right, sizeof(right)))
+	    !is_young(flow_of_ack(skb, &key, &tcp), bpf_ntohl(tcp.ack_seq), window_ns))
 		return 0;
-	flow = flow_of_ack(skb, &key, &tcp);
-	slot = flow >> 20 & (SACK_GAPS - 1);
-	gap = bpf_map_lookup_elem(&mrc_sack_gaps, &slot);
-	if (!gap)
-		return 0;
-	now = now_ns();
-	if (gap->flow != flow && !aged(now, gap->ns, window_ns))
-		return 0; /* the flows would otherwise restart each other's window */
-	ack = bpf_ntohl(tcp.ack_seq);
-	if (gap->flow != flow || (__s32)(ack - gap->edge) >= 0 ||
-	    (ack != gap->ack && aged(now, gap->ns, GAP_WINDOWS * window_ns))) {
-		gap->flow = flow;
-		gap->edge = bpf_ntohl(right);
-		/* The first block may tell of a duplicate (RFC 2883). */
-		if ((__s32)(gap->edge - ack) <= 0 && !bpf_skb_load_bytes(skb, at + option + RIGHT_EDGE + SACK_BLOCK,
-									 &right, sizeof(right)))
-			gap->edge = bpf_ntohl(right);
-		if ((__s32)(gap->edge - ack) <= 0)
-			gap->edge = ack + 1;
-		gap->ack = ack;
-		gap->ns = now;
-	} else {
-		gap->ack = ack;
-		if (aged(now, gap->ns, window_ns))
-			return 0;
-	}
 	to = (from & bpf_htons(0xff)) | bpf_htons(TCP_OPTION_UNKNOWN << 8);
 	bpf_l4_csum_replace(skb, at + offsetof(struct tcphdr, check), from, to, sizeof(to));
 	bpf_skb_store_bytes(skb, at + option, &to, sizeof(to), 0);
