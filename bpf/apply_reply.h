@@ -102,12 +102,12 @@ static __always_inline int leave_slow_ev(const struct judging *j, __u32 number)
 			ev->skip_reason = MRC_REASON_SLOW;
 		else if (!transit(j->host_id, number, MRC_EV_GOOD, MRC_EV_SKIP, MRC_REASON_SLOW))
 			return 0;
-		stats->backoff = aged(j->now, ev->state_since_ns, settings.hold_down_max_ms * NS_PER_MS) ?
+		stats->backoff = aged(j->now, ev->state_since_ns, health.hold_down_max_ms * NS_PER_MS) ?
 					 0 :
 					 lesser(stats->backoff + 1, SLOW_DOUBLINGS);
 	}
 	hold_ms = SLOW_HOLD * excess(stats->extra_delay_ns, j->reports) / NS_PER_MS;
-	stats->probe_after_ns = j->now + hold_down_ns(stats->backoff + 1, hold_ms, settings.hold_down_max_ms);
+	stats->probe_after_ns = j->now + hold_down_ns(stats->backoff + 1, hold_ms, health.hold_down_max_ms);
 	set_deadline(j->host_id, number);
 	end_calm(j->host_id);
 	return 1;
@@ -138,15 +138,15 @@ static __always_inline enum mrc_drop apply_to_ev(const struct control *c, struct
 	if (ev->state == MRC_EV_UNKNOWN && aged(j->requested_ns, ev->state_since_ns, 0))
 		j->changed |= transit(j->host_id, number, MRC_EV_UNKNOWN, MRC_EV_GOOD, MRC_REASON_PROBED);
 	delay = queueing_delay(j->reports, bpf_be64_to_cpu(c->mrc.tx_ns) - j->requested_ns, j->now);
-	j->delayed = settings.skip_delay_us && delay > settings.skip_delay_us * NS_PER_US &&
+	j->delayed = health.skip_delay_us && delay > health.skip_delay_us * NS_PER_US &&
 		     rtt > 2 * j->reports->rtt_ns;
 	note_rtt(j->reports, stats, rtt, ev->plane);
 	before_ns = stats->extra_delay_ns;
 	/* A new minimum is no measurement: it may be the first reply after DELAY_MEMORY_NS. */
 	if (j->reports->min_delay_ns != j->now)
 		note_extra_delay(j->reports, ev, stats, j->host_id, delay, j->requested_ns);
-	j->slow = j->delayed && excess(delay, j->reports) > SLOW_DELAYS * settings.skip_delay_us * NS_PER_US &&
-		  excess(before_ns, j->reports) > SLOW_DELAYS * settings.skip_delay_us * NS_PER_US;
+	j->slow = j->delayed && excess(delay, j->reports) > SLOW_DELAYS * health.skip_delay_us * NS_PER_US &&
+		  excess(before_ns, j->reports) > SLOW_DELAYS * health.skip_delay_us * NS_PER_US;
 	return MRC_DROP_NONE;
 }
 

@@ -102,14 +102,14 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 			set_peer_due(t, stats->probe_after_ns);
 			return;
 		}
-		ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
+		ev->weight = ramp_weight(0, health.ramp_us * NS_PER_US);
 		ev->state_since_ns = t->clock->now_ns;
 		ev->skip_reason = MRC_REASON_CONGESTED; /* the next time it may be that, and not slow */
 		t->changed |= transit(t->sweep.request.host_id, number, MRC_EV_SKIP, MRC_EV_GOOD, MRC_REASON_SLOW);
 	}
 	if (ev->weight < MRC_WEIGHT_FULL) {
-		ev->weight = ramp_weight(t->clock->now_ns - ev->state_since_ns, settings.ramp_us * NS_PER_US);
-		set_peer_due(t, t->clock->now_ns + settings.ramp_us * NS_PER_US / 6);
+		ev->weight = ramp_weight(t->clock->now_ns - ev->state_since_ns, health.ramp_us * NS_PER_US);
+		set_peer_due(t, t->clock->now_ns + health.ramp_us * NS_PER_US / 6);
 	}
 	if (ev->weight < MRC_WEIGHT_FULL)
 		return;
@@ -128,8 +128,8 @@ static __always_inline void serve_used(struct tick *t, struct mrc_ev *ev, struct
 		sweep_ev(number, &t->sweep);
 		charge_budget(t);
 		stats->probe_after_ns = t->clock->now_ns + backoff_ns(stats->backoff / 4,
-								      settings.probe_interval_us / 4,
-								      settings.probe_backoff_us);
+								      health.probe_interval_us / 4,
+								      health.probe_backoff_us);
 		stats->backoff += stats->backoff < 100;
 	}
 	set_peer_due_soon(t, stats->probe_after_ns);
@@ -148,7 +148,7 @@ __noinline int serve_hold_down(__u32 index, __u64 now, int answers)
 {
 	struct mrc_path_stats *stats = path_stats_at(index);
 	const struct mrc_ev *ev = ev_at(index);
-	__u64 well_ns, probes_ns = 2 * settings.probe_interval_us * NS_PER_US;
+	__u64 well_ns, probes_ns = 2 * health.probe_interval_us * NS_PER_US;
 
 	if (!stats || !ev)
 		return HOLD_DOWN_GOES_ON;
@@ -164,8 +164,8 @@ __noinline int serve_hold_down(__u32 index, __u64 now, int answers)
 		return HOLD_DOWN_GOES_ON;
 	}
 	well_ns = stats->loss_ns > ev->state_since_ns ? stats->loss_ns : ev->state_since_ns;
-	if (stats->lag_ns || stats->good < settings.good_probes ||
-	    !aged(now, well_ns, hold_down_ns(ev->flaps, settings.hold_down_ms, settings.hold_down_max_ms)))
+	if (stats->lag_ns || stats->good < health.good_probes ||
+	    !aged(now, well_ns, hold_down_ns(ev->flaps, health.hold_down_ms, health.hold_down_max_ms)))
 		return HOLD_DOWN_GOES_ON;
 	return HOLD_DOWN_OVER;
 }
@@ -200,7 +200,7 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 		hold_down = serve_hold_down(ev_index(host_id, number), t->clock->now_ns, can_answer(t, ev));
 	t->changed |= hold_down == HOLD_DOWN_BEGAN_ANEW;
 	if (hold_down == HOLD_DOWN_OVER) {
-		ev->weight = ramp_weight(0, settings.ramp_us * NS_PER_US);
+		ev->weight = ramp_weight(0, health.ramp_us * NS_PER_US);
 		stats->probe_after_ns = 0;
 		t->changed |= transit(host_id, number, state, MRC_EV_GOOD, MRC_REASON_HEALED);
 		return;
@@ -227,9 +227,9 @@ static __always_inline void serve_unused(struct tick *t, struct mrc_ev *ev, stru
 		stats->backoff = 0;
 	retry_ev(t, ev, stats, number);
 	stats->probe_after_ns = t->clock->now_ns +
-				(state == MRC_EV_DENIED || t->unpaid ? settings.probe_backoff_us * NS_PER_US :
-							  backoff_ns(stats->backoff, settings.probe_interval_us,
-								     settings.probe_backoff_us));
+				(state == MRC_EV_DENIED || t->unpaid ? health.probe_backoff_us * NS_PER_US :
+							  backoff_ns(stats->backoff, health.probe_interval_us,
+								     health.probe_backoff_us));
 	stats->backoff += stats->backoff < 31;
 	set_peer_due(t, stats->probe_after_ns);
 }

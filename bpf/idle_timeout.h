@@ -64,10 +64,10 @@ static int on_idle_timeout(void *map, __u32 *host_id, struct mrc_idle_timer *idl
 static __always_inline void set_idle_timer(__u32 host_id, __u64 now)
 {
 	struct mrc_idle_timer *idle_timer = bpf_map_lookup_elem(&mrc_idle_timers, &host_id);
-	__u64 wait = settings.probe_late_us * NS_PER_US;
+	__u64 wait = health.probe_late_us * NS_PER_US;
 
-	if (wait < 2 * settings.probe_gap_us * NS_PER_US)
-		wait = 2 * settings.probe_gap_us * NS_PER_US;
+	if (wait < 2 * health.probe_gap_us * NS_PER_US)
+		wait = 2 * health.probe_gap_us * NS_PER_US;
 	wait += TIMEOUT_SLACK_NS;
 	if (wait < DAEMON_TIMEOUT_NS && !is_timer_running(now))
 		wait = DAEMON_TIMEOUT_NS;

@@ -74,7 +74,7 @@ static __always_inline void begin_generation(struct mrc_path_stats *stats, const
 /* Return how long an EV must lag before it fails. */
 static __always_inline __u64 overdue_ns(const struct judging *j)
 {
-	__u64 usual_ns = settings.overdue_us * NS_PER_US;
+	__u64 usual_ns = health.overdue_us * NS_PER_US;
 
 	return (j->scattered || j->reports->scattered) && usual_ns < STALL_MAX_NS ? STALL_MAX_NS : usual_ns;
 }
@@ -82,7 +82,7 @@ static __always_inline __u64 overdue_ns(const struct judging *j)
 /* Return how long a loss must be known until it is sure. Not so long that it has left the loss window by then. */
 static __always_inline __u64 late_ns(const struct judging *j)
 {
-	__u64 usual_ns = settings.overdue_us * NS_PER_US / 2, most_ns = settings.loss_window_us * NS_PER_US / 4;
+	__u64 usual_ns = health.overdue_us * NS_PER_US / 2, most_ns = health.loss_window_us * NS_PER_US / 4;
 	__u64 ns = overdue_ns(j) / 2;
 
 	most_ns = most_ns > usual_ns ? most_ns : usual_ns;
@@ -312,7 +312,7 @@ static long judge_ev(__u64 i, void *context)
 	}
 	confirm_losses(stats, j->now, late_ns(j));
 	add_to_plane(j, ev, stats);
-	if (stats->confirmed_losses >= (settings.loss_any ? 1 : settings.loss_samples)) {
+	if (stats->confirmed_losses >= (health.loss_any ? 1 : health.loss_samples)) {
 		j->evs.above_limit++;
 	} else {
 		j->evs.below_limit++;
@@ -330,14 +330,14 @@ static __always_inline int loses_too_much(const struct judging *j, const struct 
 {
 	if (stats->lost_bursts)
 		return 0;
-	if (settings.loss_any)
+	if (health.loss_any)
 		return stats->confirmed_losses;
 	if (j->lossy_planes >> (ev->plane & (MRC_MAX_PLANES - 1)) & 1)
 		return 1;
-	return (__u64)stats->window_lost * PPM >= (__u64)settings.loss_ppm * stats->window_tx &&
+	return (__u64)stats->window_lost * PPM >= (__u64)health.loss_ppm * stats->window_tx &&
 	       j->evs.below_limit >= j->evs.above_limit &&
 	       loses_more(stats->confirmed_losses, stats->window_samples, j->evs.losses, j->evs.samples,
-			  j->evs.below_limit + j->evs.above_limit, settings.loss_samples);
+			  j->evs.below_limit + j->evs.above_limit, health.loss_samples);
 }
 
 /* Apply the loss rule to an EV, after all EVs of the report are judged. */
@@ -367,7 +367,7 @@ static __always_inline void judge_report(struct judging *j, const struct control
 	j->from = report_seq / report_parts() * BURSTS_AT_ONCE;
 	j->slot = report_seq / report_parts();
 	j->generation = bpf_ntohl(c->probe.generation);
-	j->burst_gap_ns = settings.overdue_us * NS_PER_US / BURSTS_PER_PERIOD;
+	j->burst_gap_ns = health.overdue_us * NS_PER_US / BURSTS_PER_PERIOD;
 	j->reports->applied_seq = report_seq;
 	j->reports->report_tx_ns = bpf_be64_to_cpu(c->mrc.tx_ns);
 	__builtin_memset(j->scratch->in_flight, 0, sizeof(j->scratch->in_flight));

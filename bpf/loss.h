@@ -57,11 +57,11 @@ static __always_inline void add_window_sample(struct mrc_path_stats *stats, __u3
 /* Halve the loss window once for each half-period since the last call. */
 static __always_inline void fade_window(struct mrc_path_stats *stats, __u64 now)
 {
-	__u16 epoch = now / (settings.loss_window_us * NS_PER_US / 2 ?: 1), past = epoch - stats->epoch;
+	__u16 epoch = now / (health.loss_window_us * NS_PER_US / 2 ?: 1), past = epoch - stats->epoch;
 	__u32 shift = past < 16 ? past : 16;
 
 	stats->epoch = epoch;
-	if (!shift || settings.loss_any) /* loss_any keeps every loss until it is judged */
+	if (!shift || health.loss_any) /* loss_any keeps every loss until it is judged */
 		return;
 	stats->window_tx >>= shift;
 	stats->window_lost >>= shift;
@@ -101,7 +101,7 @@ static __always_inline void add_other_part(struct part_loss *sum, __u32 host_id,
 		return;
 	all->part[part] = *sum;
 	other = &all->part[!part];
-	if (aged(now, all->ns[!part], settings.loss_window_us * NS_PER_US))
+	if (aged(now, all->ns[!part], health.loss_window_us * NS_PER_US))
 		return;
 	sum->below_limit += other->below_limit;
 	sum->above_limit += other->above_limit;
@@ -122,11 +122,11 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 	struct plane_loss *sum, *own;
 	int is_fresh;
 
-	if (!all || !scratch || settings.loss_any)
+	if (!all || !scratch || health.loss_any)
 		return 0;
 	part &= MRC_REPORT_PARTS - 1;
 	all->ns[part] = now;
-	is_fresh = !aged(now, all->ns[!part], settings.loss_window_us * NS_PER_US);
+	is_fresh = !aged(now, all->ns[!part], health.loss_window_us * NS_PER_US);
 	sum = &scratch->loss[MRC_MAX_PLANES];
 	for (i = 0; i < settings.planes && i < MRC_MAX_PLANES; i++) {
 		own = &scratch->loss[i];
@@ -141,10 +141,10 @@ __noinline __u32 lossy_planes(__u32 host_id, __u32 part)
 		/* A comparison needs enough samples of the other planes. */
 		if (is_plane_wide(own->losses, own->lossy_evs, own->evs) &&
 		    4 * (__u64)(sum->samples - own->samples) >= own->samples &&
-		    (__u64)own->lost * PPM >= (__u64)settings.loss_ppm * own->sent &&
+		    (__u64)own->lost * PPM >= (__u64)health.loss_ppm * own->sent &&
 		    loses_more(own->losses, own->samples, sum->known_losses - own->known_losses,
 			       sum->samples - own->samples, evs,
-			       settings.loss_samples))
+			       health.loss_samples))
 			planes |= 1u << i;
 	}
 	return planes;

@@ -9,6 +9,7 @@
 #include "mrc_state.h"
 
 const volatile struct mrc_settings settings;
+volatile struct mrc_health health SEC(".data.health");
 
 /* An array or per-CPU array; the loader sets its size. */
 #define MRC_ARRAY(name, kind, flags, value_type)                                                   \

@@ -138,8 +138,8 @@ int mrc_push(struct __sk_buff *skb)
 	if (!ack)
 		rotation->data = 1;
 	note_priority(skb, host_id);
-	gap_us = settings.probe_gap_us << (ack ? !rotation->data : !is_small(skb));
-	if (rotation->unprobed >= settings.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS))
+	gap_us = health.probe_gap_us << (ack ? !rotation->data : !is_small(skb));
+	if (rotation->unprobed >= health.probe_packets || aged(request.now, self->ticked_ns, DAEMON_SILENT_NS))
 		keep_timer_packet(skb, self, request.now);
 	if (piggyback_probe(skb, self, peer, rotation, &request, gap_us))
 		request.now = now_ns(); /* this packet is sent after the request */

@@ -396,7 +396,26 @@ struct mrc_settings {
 	__u16 host_id;
 	__u16 udp_port;
 	__u32 srh; /* 1 = some path needs an SRH */
-	/* health: see [health] in the configuration */
+	__u32 peers; /* rows of the peers' tables */
+	__u16 shared_links; /* 1 = carriers name the switches of a path, so shared links are known */
+	__u16 classes; /* 1 = some ports or DSCPs have a policy */
+	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that pauses for so long may take another EV */
+	__u32 dup_ack_us; /* an ACK is critical if the flow's previous ACK is this old; 0 = never */
+	__u32 copy_ns; /* each CPU copies one critical packet in so long, on average; 0 = none */
+	__u32 kernel_has; /* enum mrc_kernel_has; without a feature the programs use a slower way */
+	__u32 netns; /* inode number of the NICs' network namespace */
+	__u32 source_check; /* 1 = inner addresses must be those of their hosts (source_check.h) */
+	__u16 fingerprint; /* of the cluster file, for probes (mrcd/config/cluster_file.py), never 0 */
+	__u16 per_packet; /* 1 = packet granularity: mrc0 segments bursts, and its peer's packets are pushed */
+	__u32 test_clock; /* 1 = the time is what a test sets (maps.h) */
+	__u64 link_key[2]; /* key of this host's link probes: random, another one after each load */
+};
+_Static_assert(sizeof(struct mrc_settings) == 80, "mrc_settings is 80 bytes");
+
+/* When an EV is left and when it returns: [health] in the configuration. No constants, so that a reload changes them in
+ * the running programs.
+ */
+struct mrc_health {
 	__u32 probe_packets; /* wire packets after which a report is requested, */
 	__u32 probe_gap_us; /* but no sooner than this after the previous request, */
 	__u32 probe_late_us; /* and in any case after this time */
@@ -415,20 +434,7 @@ struct mrc_settings {
 	__u32 probe_backoff_us; /* most time between two probes of an EV that does not answer */
 	__u32 unanswered; /* sweeps in a row without a reply after which the peer is silent */
 	__u32 idle_probes; /* probes per second that may be sent beyond those that traffic pays for */
-	__u32 peers; /* rows of the peers' tables */
-	__u16 shared_links; /* 1 = carriers name the switches of a path, so shared links are known */
-	__u16 classes; /* 1 = some ports or DSCPs have a policy */
-	__u32 flowlet_us; /* a flow under MRC_POLICY_FLOWLET that pauses for so long may take another EV */
-	__u32 dup_ack_us; /* an ACK is critical if the flow's previous ACK is this old; 0 = never */
-	__u32 copy_ns; /* each CPU copies one critical packet in so long, on average; 0 = none */
-	__u32 kernel_has; /* enum mrc_kernel_has; without a feature the programs use a slower way */
-	__u32 netns; /* inode number of the NICs' network namespace */
-	__u32 source_check; /* 1 = inner addresses must be those of their hosts (source_check.h) */
-	__u16 fingerprint; /* of the cluster file, for probes (mrcd/config/cluster_file.py), never 0 */
-	__u16 per_packet; /* 1 = packet granularity: mrc0 segments bursts, and its peer's packets are pushed */
-	__u32 test_clock; /* 1 = the time is what a test sets (maps.h) */
-	__u64 link_key[2]; /* key of this host's link probes: random, another one after each load */
 };
-_Static_assert(sizeof(struct mrc_settings) == 152, "mrc_settings is 152 bytes");
+_Static_assert(sizeof(struct mrc_health) == 72, "mrc_health is 72 bytes");
 
 #endif

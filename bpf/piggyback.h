@@ -26,14 +26,14 @@ static __always_inline void note_priority(const struct __sk_buff *skb, __u32 hos
 static __always_inline int is_report_due(const struct mrc_reports *reports, const struct mrc_rotation *rotation,
 					 __u64 now, __u64 requested_ns, __u32 gap_us)
 {
-	__u64 late = settings.probe_late_us * NS_PER_US;
+	__u64 late = health.probe_late_us * NS_PER_US;
 
 	/* Never so many that the newest is forgotten before its reply can return. */
 	if (late < reports->rtt_ns / 2)
 		late = reports->rtt_ns / 2;
 	if (aged(now, requested_ns, late) && aged(now, requested_ns, reordering_window(reports)))
 		return 1;
-	return rotation->unprobed >= settings.probe_packets &&
+	return rotation->unprobed >= health.probe_packets &&
 	       aged(now, requested_ns, gap_us * NS_PER_US) &&
 	       aged(now, requested_ns, reordering_window(reports)) &&
 	       !is_report_window_full(reports);
@@ -53,7 +53,7 @@ static __always_inline __u64 paid_max(const struct mrc_clock *clock, __u64 now)
 {
 	__s64 past = now - *(volatile __u64 *)&clock->refilled_ns;
 
-	return PAID_BURST + (past > 0 ? past * PAID_PERCENT / 100 * settings.idle_probes / NS_PER_S : 0);
+	return PAID_BURST + (past > 0 ? past * PAID_PERCENT / 100 * health.idle_probes / NS_PER_S : 0);
 }
 
 /* Return 1 if a request may be piggybacked on this packet, and pay for it. The packets and bytes since the last request
@@ -94,9 +94,9 @@ static __noinline int can_piggyback(struct __sk_buff *skb)
  */
 static __always_inline int is_dense(const struct mrc_rotation *rotation, __u64 now, __u64 requested_ns)
 {
-	__u64 each_ns = settings.probe_late_us * NS_PER_US / (settings.probe_packets ?: 1);
+	__u64 each_ns = health.probe_late_us * NS_PER_US / (health.probe_packets ?: 1);
 
-	return rotation->unprobed >= settings.probe_packets &&
+	return rotation->unprobed >= health.probe_packets &&
 	       (!rotation->denied || !aged(now, requested_ns, rotation->unprobed * each_ns));
 }
 

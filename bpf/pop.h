@@ -139,12 +139,12 @@ static __always_inline void probe_on_arrival(struct __sk_buff *skb, const struct
 	struct mrc_prefix key = {};
 	struct inner inner = {};
 
-	if (!rotation || !self || !is_small(skb) || rotation->unprobed < settings.probe_packets ||
+	if (!rotation || !self || !is_small(skb) || rotation->unprobed < health.probe_packets ||
 	    parse_inner(skb, &key, &inner))
 		return;
 	request.now = now_ns();
 	request.traffic_class = inner.traffic_class;
-	piggyback_probe(skb, self, a->peer, rotation, &request, settings.probe_gap_us);
+	piggyback_probe(skb, self, a->peer, rotation, &request, health.probe_gap_us);
 }
 
 /* Return 1 if the outer lengths agree with each other. A whole burst is not checked: it can exceed 16 bits, and only

@@ -25,7 +25,7 @@
 /* Return the part of the host's budget that is reserved for more urgent probes: an eighth. */
 static __always_inline __u32 budget_reserve(void)
 {
-	return settings.idle_probes / 8;
+	return health.idle_probes / 8;
 }
 
 /* Return the bytes after the MRC header. They include room for an SRH, because a reply may need a longer one than its

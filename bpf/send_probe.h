@@ -28,8 +28,8 @@ static __always_inline void send_clone(struct __sk_buff *skb, const struct mrc_n
 /* Return the reordering window: packets sent longer ago than this have arrived or are lost. */
 static __always_inline __u64 reordering_window(const struct mrc_reports *reports)
 {
-	__u64 window = reports->rtt_var_ns / 2, least = settings.reorder_us * NS_PER_US;
-	__u64 most = settings.probe_gap_us * NS_PER_US;
+	__u64 window = reports->rtt_var_ns / 2, least = health.reorder_us * NS_PER_US;
+	__u64 most = health.probe_gap_us * NS_PER_US;
 
 	if (window > most)
 		window = most;

@@ -279,7 +279,7 @@ __noinline int drop_usable(struct mrc_peer *peer, __u32 host_id, __u32 number)
 /* Return the flaps after a failure: one more, less one for each hold_down_max_ms of service. */
 static __always_inline __u8 flaps_after(const struct mrc_ev *ev, __u64 now)
 {
-	__u64 well = (now - ev->state_since_ns) / ((settings.hold_down_max_ms ?: 1) * NS_PER_MS);
+	__u64 well = (now - ev->state_since_ns) / ((health.hold_down_max_ms ?: 1) * NS_PER_MS);
 	__u32 left = ev->flaps > well ? ev->flaps - well : 0;
 
 	return left < 255 ? left + 1 : 255;

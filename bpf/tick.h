@@ -39,8 +39,8 @@ static __always_inline int is_in_doubt(const struct tick *t, const struct mrc_re
  */
 static __always_inline void judge_silence(const struct tick *t)
 {
-	if (t->watch->unanswered >= settings.unanswered &&
-	    (__u32)(t->clock->now_ns / NS_PER_MS) - t->watch->unanswered_ms >= 2 * settings.probe_interval_us / 1000)
+	if (t->watch->unanswered >= health.unanswered &&
+	    (__u32)(t->clock->now_ns / NS_PER_MS) - t->watch->unanswered_ms >= 2 * health.probe_interval_us / 1000)
 		t->watch->silent = 1;
 }
 
@@ -85,7 +85,7 @@ static __always_inline void sweep_in_turn(struct tick *t, __u32 kind, __u32 evs)
 /* Sweep a peer if answers are overdue or a sweep is due, and request a report if it was probed. */
 static __always_inline void probe_peer(struct tick *t, struct mrc_reports *reports)
 {
-	__u64 retry_interval_ns = settings.probe_interval_us * NS_PER_US / 4;
+	__u64 retry_interval_ns = health.probe_interval_us * NS_PER_US / 4;
 	__u64 idle_ns = t->sweep.node->idle_us * NS_PER_US;
 	__u32 evs = settings.evs_per_peer, missing = reports->report_seq - reports->applied_seq;
 	__u64 timeout_ns = reply_timeout_ns(reports), doubt_ns;
@@ -97,7 +97,7 @@ static __always_inline void probe_peer(struct tick *t, struct mrc_reports *repor
 		/* Less and less often, where the peer answers sweeps but not reports. */
 		if (t->watch->timed_out || aged(t->clock->now_ns, t->watch->swept_ns, doubt_ns)) {
 			t->watch->timed_out = 0;
-			if (t->clock->budget > -(__s64)settings.idle_probes)
+			if (t->clock->budget > -(__s64)health.idle_probes)
 				sweep_in_turn(t, MRC_PROBE_SUSPICION, evs < DOUBT_SWEEP_EVS ? evs : DOUBT_SWEEP_EVS);
 		}
 		t->clock->active_ns = t->clock->now_ns;
@@ -209,11 +209,11 @@ static long serve_next(__u64 i, void *context)
  */
 static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 {
-	__u64 past = now - clock->refilled_ns, most = settings.idle_probes / 2 + 1, more;
+	__u64 past = now - clock->refilled_ns, most = health.idle_probes / 2 + 1, more;
 	__u64 spent, extra;
 	__u32 *sum = paid_probes();
 
-	more = (past < NS_PER_S ? past : NS_PER_S) * settings.idle_probes / NS_PER_S;
+	more = (past < NS_PER_S ? past : NS_PER_S) * health.idle_probes / NS_PER_S;
 	if (!more || !sum)
 		return; /* keep the fraction */
 	spent = __sync_lock_test_and_set(sum, 0);
@@ -222,7 +222,7 @@ static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 	clock->refilled_ns = now;
 	extra = spent / 3 < more / 2 ? spent / 3 : more / 2;
 	/* The lower bound forgives what suspicion has spent beyond a second's worth. */
-	refill_budget(&clock->budget, more > spent + extra ? more - spent : extra, -(__s64)settings.idle_probes, most);
+	refill_budget(&clock->budget, more > spent + extra ? more - spent : extra, -(__s64)health.idle_probes, most);
 }
 
 /* Run one tick and return the time to the next in ns. `node`, `clock` and the packet are set; the packet has outer

@@ -47,8 +47,8 @@ MUTANTS = (
         "judge",
     ),
     _bpf(
-        "\tif (stats->lost_bursts)\n\t\treturn 0;\n\tif (settings.loss_any)",
-        "\tif (settings.loss_any)",
+        "\tif (stats->lost_bursts)\n\t\treturn 0;\n\tif (health.loss_any)",
+        "\tif (health.loss_any)",
         "the loss rule judges an EV of which nothing arrives",
         "judge",
     ),
@@ -140,7 +140,7 @@ MUTANTS = (
         "auth",
     ),
     _bpf(
-        "stats->lag_ns || stats->good < settings.good_probes ||",
+        "stats->lag_ns || stats->good < health.good_probes ||",
         "stats->lag_ns ||",
         "one answer returns a failed EV",
         "tick",
@@ -164,8 +164,8 @@ MUTANTS = (
         "balance",
     ),
     _bpf(
-        "\t\tif (aged(now, gap->ns, window_ns))\n\t\t\treturn 0;",
-        "\t\tif (0)\n\t\t\treturn 0;",
+        "\t\tif (!aged(now, gap->ns, window_ns))\n\t\t\treturn 1;",
+        "\t\tif (1)\n\t\t\treturn 1;",
         "a gap is hidden for ever",
         "tcp",
     ),

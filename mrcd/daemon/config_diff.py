@@ -11,7 +11,7 @@ from mrcd.config.cluster_file import AGREED, Config, Host
 from mrcd.config.devices import timer_of
 from mrcd.errors import TakesRestart, UsageError
 from mrcd.fabric.topology import Plan
-from mrcd.kernel.settings import classes, settings, table_sizes
+from mrcd.kernel.settings import classes, health, settings, table_sizes
 from mrcd.versions import SCHEMA_VERSION
 
 _AT_ONCE = 64  # peers
@@ -47,6 +47,7 @@ class Difference:
     hosts_changed: tuple[tuple[str, tuple[str, ...]], ...]  # name, keys
     peers: tuple[PeerChange, ...]
     labels: bool  # of paths to this host's peers
+    health: bool  # must be written into the running programs
     programs: bool  # must be loaded again, and replaced in place
     tables: bool  # must be created again; then the programs too
 
@@ -73,6 +74,8 @@ class Difference:
         found = []
         if self.programs:
             found.append("the programs are loaded anew with their settings, and replaced in place")
+        if self.health and not self.programs:
+            found.append("the settings of [health] are changed in the running programs")
         if self.tables:
             found.append("the tables are made anew: states of EVs are kept, counters start at zero")
         if self.labels:
@@ -139,6 +142,7 @@ def compare(before: Plan, after: Plan) -> Difference:
         hosts_changed=tuple((n, keys) for n in new if n in old and (keys := _keys(old[n], new[n]))),
         peers=tuple(c for c in _evs(before, after) if c.added or c.removed or c.changed),
         labels=_labels(before) != _labels(after),
+        health=health(before).tobytes() != health(after).tobytes(),
         programs=tables or _constants(before, have["mrc_peers"]) != _constants(after, have["mrc_peers"]),
         tables=tables,
     )

@@ -229,6 +229,7 @@ class Daemon:
         erased = before.erased if before and before.tables is tables else write_tables.Erased()
         write_tables.write_peers(tables, plan, dataplane.refresh, after.replaced_hosts, erased)
         write_tables.write_links(tables, plan)
+        dataplane.write_health(plan)
         layouts = running_file.layouts_before(self.run_dir)
         for n, _ in enumerate(dataplane.take_over(tables, after.replaced_hosts, layouts)):
             if n % AT_ONCE == 0:

@@ -56,6 +56,7 @@ NODE: Layout
 PREFIX: Layout
 ROTATION: Layout
 SETTINGS: Layout
+HEALTH: Layout
 PACE: Layout
 CLASSES: Layout
 EVENT: Layout

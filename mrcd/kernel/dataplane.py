@@ -29,7 +29,7 @@ from mrcd.kernel.migration import migrate, own_layouts
 from mrcd.kernel.object_file import object_path
 from mrcd.kernel.pinned import Tables, change_field, read_node, wire_of
 from mrcd.kernel.pins import PinDescriptors, ensure_bpffs, locked, remove, version_of
-from mrcd.kernel.settings import classes, settings, table_sizes
+from mrcd.kernel.settings import classes, health, settings, table_sizes
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +132,7 @@ class Dataplane(Links):
         self._programs.update({name: libbpf.program_fd(self._obj, name) for name in _PROGRAMS if name not in refused})
         self._prefix_fd, self._node_fd = libbpf.map_fd(maps["mrc_prefixes"]), libbpf.map_fd(maps["mrc_node"])
         libbpf.update_elem(libbpf.map_fd(maps["mrc_classes"]), struct.pack("I", 0), classes(self.plan).tobytes())
+        self.write_health(self.plan)
         self._ring = libbpf.Ring(libbpf.map_fd(maps["mrc_events"]))
 
     def _other_wire(self) -> Path | None:
@@ -157,7 +158,14 @@ class Dataplane(Links):
 
     def global_data(self) -> int:
         """Returns the descriptor of the programs' global variables (.bss), which close() closes."""
-        return libbpf.map_fd(next(m for name, m in libbpf.maps_of(self._obj).items() if name.endswith(".bss")))
+        return self._section(".bss")
+
+    def _section(self, name: str) -> int:
+        return libbpf.map_fd(next(m for n, m in libbpf.maps_of(self._obj).items() if n.endswith(name)))
+
+    def write_health(self, plan: Plan) -> None:
+        """Changes [health] in the loaded programs, at once."""
+        libbpf.update_elem(self._section(".data.health"), bytes(4), health(plan).tobytes())
 
     def _pin_new(self, maps: dict[str, int]) -> None:
         """Pins new tables beside the old ones. take_over() copies the states of paths and peers later."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Converts the configuration to the programs' constants, fixed when they are loaded, and to table sizes. Pure."""
+"""Converts the configuration to the programs' constants and variables, and to table sizes. Pure."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ def settings(
     `kernel_has`: bits of enums.KernelHas, see features.py. `peers`: rows of the peers' tables; 0 for the plan's own
     number. `netns`: the inode number of the NICs' network namespace. `link_key`: the secret key of link probes.
     """
-    c, h = plan.config.cluster, plan.config.health
+    c = plan.config.cluster
     value = np.zeros((), abi.SETTINGS)
     for name, number in {
         "planes": c.planes,
@@ -30,9 +30,31 @@ def settings(
         "host_id": plan.host.id,
         "udp_port": c.udp_port,
         "srh": plan.needs_srh,
-        "probe_packets": h.packets_per_report(c.granularity),
+        "peers": peers or plan.config.max_peers,
+        "shared_links": c.encapsulation == "usid",
+        "classes": any(k.ports or k.dscp for k in plan.config.classes),
+        "flowlet_us": plan.config.overlay.flowlet_us,
+        "dup_ack_us": plan.config.overlay.dup_ack_us,
+        "copy_ns": 1_000_000_000 // per_s if (per_s := plan.config.overlay.copies_per_s) else 0,
+        "kernel_has": kernel_has,
+        "netns": netns,
+        "source_check": plan.config.overlay.source_check == "strict",
+        "fingerprint": fingerprint(c),
+        "per_packet": c.granularity == "packet",
+    }.items():
+        value[name] = number
+    value["link_key"] = np.frombuffer(link_key, np.uint64)
+    return value
+
+
+def health(plan: Plan) -> NDArray[np.void]:
+    """Returns [health] as struct mrc_health, which running programs read."""
+    h, granularity = plan.config.health, plan.config.cluster.granularity
+    value = np.zeros((), abi.HEALTH)
+    for name, number in {
+        "probe_packets": h.packets_per_report(granularity),
         "probe_gap_us": h.probe_gap_us,
-        "probe_late_us": h.late_ms(c.granularity) * 1000,
+        "probe_late_us": h.late_ms(granularity) * 1000,
         "reorder_us": h.reorder_us,
         "overdue_us": h.overdue_ms * 1000,
         "skip_delay_us": h.skip_delay_us,
@@ -48,20 +70,8 @@ def settings(
         "probe_backoff_us": h.probe_backoff_ms * 1000,
         "unanswered": h.unanswered,
         "idle_probes": h.idle_probes,
-        "peers": peers or plan.config.max_peers,
-        "shared_links": c.encapsulation == "usid",
-        "classes": any(k.ports or k.dscp for k in plan.config.classes),
-        "flowlet_us": plan.config.overlay.flowlet_us,
-        "dup_ack_us": plan.config.overlay.dup_ack_us,
-        "copy_ns": 1_000_000_000 // per_s if (per_s := plan.config.overlay.copies_per_s) else 0,
-        "kernel_has": kernel_has,
-        "netns": netns,
-        "source_check": plan.config.overlay.source_check == "strict",
-        "fingerprint": fingerprint(c),
-        "per_packet": c.granularity == "packet",
     }.items():
         value[name] = number
-    value["link_key"] = np.frombuffer(link_key, np.uint64)
     return value
 
 

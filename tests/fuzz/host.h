@@ -205,6 +205,7 @@ static void fill(__u32 set)
 	for (i = 0; i < map_count; i++)
 		memset(maps[i]->memory, 0, (size_t)maps[i]->entries * maps[i]->value_size);
 	memcpy(set_up, made_settings[set], sizeof(*set_up));
+	memcpy((void *)&health, made_health[set], sizeof(health));
 	memcpy(peers(), made_peers[set], sizeof(made_peers[set]));
 	memcpy(evs(), made_evs[set], sizeof(made_evs[set]));
 	memcpy(mrc_srhs.host.memory, made_srhs[set], sizeof(made_srhs[set]));
@@ -312,13 +313,14 @@ static void begin(const struct conditions *conditions, const __u8 *input, size_t
 	host.probe_ifindex = PROBE_IFINDEX;
 	host.ring_full = !!(given.host & RING_FULL);
 	memcpy(set_up, made_settings[set], sizeof(*set_up));
+	memcpy((void *)&health, made_health[set], sizeof(health));
 	set_up->kernel_has = given.host & OLD_KERNEL ? 0 : MRC_KERNEL_HAS_KERN_CTX | MRC_KERNEL_HAS_DECAP_L3;
 	set_up->source_check = !!(given.host & SOURCE_CHECK);
 	for (i = 0; i < 2; i++) /* another one: what a peer has tagged must not pass for a link probe */
 		set_up->link_key[i] = ~keys[0][i];
 	set_up->classes = !!(given.more & 16);
-	set_up->loss_any = !!(given.more & 32);
-	set_up->skip_delay_us = given.more & 64 ? 100 : 0;
+	health.loss_any = !!(given.more & 32);
+	health.skip_delay_us = given.more & 64 ? 100 : 0;
 	node(); /* restored after this input */
 	self->overlay_ifindex = given.more & 1 ? 0 : OVERLAY_IFINDEX;
 	self->merge_ifindex = given.host & MERGING ? MERGE_IFINDEX : 0;

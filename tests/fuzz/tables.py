@@ -55,6 +55,7 @@ def _filled(of: topology.Plan) -> dict[str, Any]:
         planes["sid"][p] = np.frombuffer(of.sids[p].packed, np.uint8)
     return {
         "settings": settings.settings(of, peers=PEERS),
+        "health": settings.health(of),
         "peers": tables.peers,
         "evs": tables.evs,
         "srhs": tables.srhs,

@@ -23,6 +23,8 @@ RATE = 5_000
 # The tables have room for the first host.
 FAR, FARTHER = ("\n" + cluster_files.host(n, name='"far"', port=99) for n in (60, 200))
 SETTING = "\n[health]\noverdue_ms = 11\n"
+CONSTANT = "\n[overlay]\nflowlet_us = 77\n"
+"""The programs are loaded with it."""
 
 
 def reload(lab: Lab, host: str, *options: str) -> None:
@@ -83,8 +85,8 @@ def _running(lab: Lab) -> str:
 
 @pytest.mark.parametrize(
     ("more", "programs", "tables"),
-    [(FAR, False, False), (SETTING, True, False), (FARTHER, True, True)],
-    ids=["a host", "a setting", "new tables"],
+    [(FAR, False, False), (SETTING, False, False), (CONSTANT, True, False), (FARTHER, True, True)],
+    ids=["a host", "a setting", "new programs", "new tables"],
 )
 def test_a_reload_loses_no_packet_and_keeps_states_and_counters(
     file: File, more: str, programs: bool, tables: bool

@@ -149,6 +149,7 @@ class BenchPlane(Dataplane):
     def use(self, setup: Setup, plan: topology.Plan) -> None:
         self.plan, self.test_clock = plan, setup.test_clock
         libbpf.update_elem(self.map_fd("mrc_classes"), bytes(4), classes(plan).tobytes())
+        self.write_health(plan)
         if self.changeable:
             libbpf.update_elem(self._settings_fd, bytes(4), self._settings(self._peers).tobytes())
 

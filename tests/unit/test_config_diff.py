@@ -84,8 +84,8 @@ def test_a_host_beyond_the_tables_takes_new_ones() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "key", "programs"),
     [
-        ("overdue_ms = 10", "overdue_ms = 11", "health.overdue_ms", True),
-        ("overdue_ms = 10", "hold_down_ms = 2000", "health.hold_down_ms", True),
+        ("overdue_ms = 10", "overdue_ms = 11", "health.overdue_ms", False),  # a variable of the programs
+        ("overdue_ms = 10", "hold_down_ms = 2000", "health.hold_down_ms", False),
         ("overdue_ms = 10", "idle_interval_ms = 2000", "health.idle_interval_ms", False),  # a table has it
         ("overdue_ms = 10", "grey_ratio = 0.002", "health.grey_ratio", False),  # used by the daemon only
         ("metric = 100", "metric = 101", "overlay.metric", False),
@@ -101,6 +101,8 @@ def test_settings(old: str, new: str, key: str, programs: bool) -> None:
     (setting,) = found.settings
     assert isinstance(setting, Setting)
     assert (setting.key, found.programs, found.tables) == (key, programs, False)
+    in_place = [s for s in found.steps() if "changed in the running programs" in s]
+    assert bool(in_place) == (key in ("health.overdue_ms", "health.hold_down_ms"))
     assert setting.before != setting.after
     found.check(detached=False, force=False)
 
