@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv6Network
 
 from mrcd.config.cluster_file import Config
-from mrcd.planner.switches.model import Port, Switch
+from mrcd.planner.switches.model import Switch
 from mrcd.planner.switches.reading import Reading
 from mrcd.planner.switches.running import Report
 
@@ -54,7 +54,7 @@ class Comparison:
                 cause = report.notes.get(prefix) or (_lost_sid(report) if fault == "SID missing" else None)
                 yield Finding(switch.name, fault, prefix, wanted, found, affected.get(prefix), cause)
         for prefix in (*runs.sids, *runs.routes):
-            if prefix in planned.sids or prefix in planned.routes or prefix == f"{switch.own}/128":
+            if prefix in planned.sids or prefix in planned.routes or prefix in [f"{own}/128" for own in switch.own]:
                 continue
             if self._is_of_fabric(prefix):
                 kind = "SID" if prefix in runs.sids else "route"
@@ -83,18 +83,16 @@ class Comparison:
         plane, me = switch.plane, switch.name
         is_t0 = switch.kind == "t0"
         below = self._hosts(switch.number) if is_t0 else ""
-        if switch.sid:
-            yield switch.sid, f"all EVs from and to {below} in plane {plane}" if is_t0 else f"all EVs through {me}"
+        for sid in switch.sids:
+            yield sid, f"all EVs from and to {below} in plane {plane}" if is_t0 else f"all EVs through {me}"
         affected: tuple[str, ...]
         for port in switch.ports:
             if not is_t0:
-                other = _far_switch(switch, port)
-                hosts = self._hosts(int(port.neighbour.partition("-")[2]))
-                evs, own = f"EVs through {me} to {hosts}", f"packets to addresses of {other}"
+                hosts = self._hosts(int(port.neighbour.rpartition("-")[2]))
+                evs, own = f"EVs through {me} to {hosts}", f"packets to addresses of {port.far}"
                 affected = (f"{self._packets} through {me} to {hosts}", own, evs)
             elif port.is_uplink:
-                other = _far_switch(switch, port)
-                affected = (f"packets to addresses of {other}", f"EVs of {below} through {other}")
+                affected = (f"packets to addresses of {port.far}", f"EVs of {below} through {port.far}")
             else:
                 to = f"to {port.neighbour} in plane {plane}"
                 affected = (f"{self._packets} {to}", f"all EVs {to}")
@@ -115,11 +113,6 @@ def no_report(switch: Switch) -> Finding:
     """Returns the finding for a switch without a report."""
     cause = f"there is no file {switch.name}.json; EVs are followed through the switch as planned"
     return Finding(switch.name, "no report", None, None, None, None, cause)
-
-
-def _far_switch(switch: Switch, port: Port) -> str:
-    tier, _, number = port.neighbour.partition("-")
-    return f"{tier}-{switch.plane}-{number}"
 
 
 def _words(reading: Reading, prefix: str) -> str | None:

@@ -29,6 +29,8 @@ class Wanted:
 
     hosts: int
     planes: int = Cluster.model_fields["planes"].default
+    rails: int = Cluster.model_fields["rails"].default
+    """NICs of a host whose ports lead to the same T1s."""
     radix: int = 64
     """Ports of a switch."""
     evs_per_peer: int = MAX_EVS_PER_PEER
@@ -43,7 +45,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class FabricPlan:
-    """A fabric that can be wired. Numbers of switches are per plane."""
+    """A fabric that can be wired. Numbers of switches are per plane; rails share the T1s of their planes."""
 
     wanted: Wanted
     t0s: int
@@ -64,6 +66,16 @@ class FabricPlan:
     def links(self) -> int:
         """Returns the number of cables between T0s and T1s."""
         return self.planes * self.t0s * self.t1s
+
+    @property
+    def t1_planes(self) -> int:
+        """Returns the planes that have T1s of their own: the ports of a NIC."""
+        return self.planes // self.wanted.rails
+
+    @property
+    def switches(self) -> int:
+        """Returns the number of switches."""
+        return self.planes * self.t0s + self.t1_planes * self.t1s
 
     @property
     def evs_per_plane(self) -> int:
@@ -109,7 +121,9 @@ class FabricPlan:
                 yield self.host_name(host), f"nic {plane}", f"t0-{plane}-{t0}", str(port)
             for t0 in range(self.t0s):
                 for t1 in range(self.t1s):
-                    yield f"t0-{plane}-{t0}", str(self.hosts_per_t0 + t1), f"t1-{plane}-{t1}", str(t0)
+                    rail, first = divmod(plane, self.t1_planes)
+                    upper_port = rail * self.t0s + t0
+                    yield f"t0-{plane}-{t0}", str(self.hosts_per_t0 + t1), f"t1-{first}-{t1}", str(upper_port)
 
     def cluster_file(self) -> str:
         """Returns the cluster file as TOML."""
@@ -122,6 +136,7 @@ class FabricPlan:
             "[cluster]",
             f"name = {json.dumps(w.name)}",
             f"planes = {self.planes}",
+            *([f"rails = {w.rails}"] if w.rails > 1 else []),
             f"t0s = {self.t0s}",
             f"t1s = {self.t1s}",
             f"mtu = {w.mtu}",
@@ -161,6 +176,7 @@ def _wrong_numbers(w: Wanted) -> Iterator[str]:
     for what, value, low, high in (
         ("hosts", w.hosts, 1, most),
         ("planes", w.planes, 1, MAX_PLANES),
+        ("rails", w.rails, 1, MAX_PLANES),
         ("radix", w.radix, 2, MAX_PORTS),
         ("evs", w.evs_per_peer, w.planes, MAX_EVS_PER_PEER),
         ("hosts-per-t0", w.hosts_per_t0 or 1, 1, MAX_PORTS),
@@ -172,14 +188,17 @@ def _wrong_numbers(w: Wanted) -> Iterator[str]:
                 "evs": ": every plane needs one at least" if value < low else ": the programs know no more",
             }.get(what, "")
             yield f"{value} {what}, but {low} to {high} are possible{reason}"
+    if w.rails > 0 and w.planes % w.rails:
+        yield f"{w.planes} planes are no multiple of {w.rails} rails: each NIC has as many ports"
 
 
 def _faults(p: FabricPlan) -> Iterator[str]:
-    radix, hosts, t1s = p.wanted.radix, p.hosts_per_t0, p.t1s
+    radix, hosts, t1s, rails = p.wanted.radix, p.hosts_per_t0, p.t1s, p.wanted.rails
     if hosts + t1s > radix:
         yield f"a T0 needs {hosts} + {t1s} ports for hosts and T1s, but a switch has {radix}"
-    if t1s and p.t0s > radix:
-        yield f"a T1 needs a port for each of {p.t0s} T0s, but a switch has {radix}: a third tier would be needed"
+    if t1s and p.t0s * rails > radix:
+        of = f"{p.t0s} T0s" if rails == 1 else f"{rails} × {p.t0s} T0s"
+        yield f"a T1 needs a port for each of {of}, but a switch has {radix}: a third tier would be needed"
     if p.t0s > MAX_T0S:
         yield f"{p.t0s} T0s in a plane, but mrcd knows {MAX_T0S} at most"
     if t1s > MAX_T1S:
@@ -195,7 +214,7 @@ def _faults(p: FabricPlan) -> Iterator[str]:
 
 def _remedy(w: Wanted) -> str:
     half = min(w.radix // 2, MAX_PORTS, MAX_T1S)
-    most = min(half * min(w.radix, MAX_T0S), MAX_HOST_ID + 1)
+    most = min(half * min(w.radix // max(w.rails, 1), MAX_T0S), MAX_HOST_ID + 1)
     return (
         f"without oversubscription, switches of {w.radix} ports wire {most} hosts in two tiers; take larger switches, "
         "or more hosts per T0 with fewer T1s (--hosts-per-t0, --t1s)"

@@ -3,6 +3,7 @@
 
 The numbers are those of the worst places for a pair of hosts under different T0s (under the only one, if there is only
 one): n NICs of one host, n T0s of one host, n T1s that the pair's EVs cross, n links of one host's T0s that they cross.
+The EVs of all rails are taken to cross the same T1s.
 """
 
 import math
@@ -41,22 +42,23 @@ def parts(p: FabricPlan) -> tuple[Part, ...]:
 
 def evs_of(p: FabricPlan, part: Part) -> int:
     """Returns the EVs of a pair that one failed part takes, at the worst."""
-    return 1 if part in ("t1", "link") else p.evs_per_plane
+    return {"t1": p.wanted.rails, "link": 1}.get(part, p.evs_per_plane)
 
 
 def outcome(p: FabricPlan, part: Part, failed: int) -> Outcome:
     """Returns what is left after `failed` failures of a kind in the worst places."""
-    of = {"nic": p.nics, "t0": p.planes * p.t0s, "t1": p.planes * p.t1s, "link": p.links, "plane": p.planes}[part]
+    of = {"nic": p.nics, "t0": p.planes * p.t0s, "t1": p.t1_planes * p.t1s, "link": p.links, "plane": p.planes}[part]
     of_t0 = min(p.hosts_per_t0, p.wanted.hosts)
     hosts = {"nic": 1, "t0": of_t0, "t1": p.wanted.hosts, "link": of_t0, "plane": p.wanted.hosts}[part]
     lost_evs = min(failed * evs_of(p, part), p.evs_per_peer)
+    planes = p.wanted.rails * (failed // p.evs_per_plane) if part == "t1" else lost_evs // p.evs_per_plane
     lost_links = 0.0 if part == "nic" or not p.t1s else failed / of
     return Outcome(
         part,
         of,
         failed,
         p.evs_per_peer - lost_evs,
-        p.planes - lost_evs // p.evs_per_plane,
+        max(0, p.planes - planes),
         hosts if failed else 0,
         1 - min(lost_links, 1.0),
     )

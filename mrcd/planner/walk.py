@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mrcd.config.cluster_file import Config
 from mrcd.fabric import srv6
 from mrcd.fabric.paths import NO_T1, Paths
-from mrcd.planner.switches.model import Switch
+from mrcd.planner.switches.model import Port, Switch
 from mrcd.planner.switches.reading import Reading
 
 MOST_HOPS = 8
@@ -90,7 +90,7 @@ class Network:
                 result.add("MTU too small", 1, f"{switch.name} {port.name}: {found.mtus.get(port.name)}")
             if f"{port.address}/64" not in found.addresses.get(port.name, []):
                 result.add("address missing", 1, f"{switch.name} {port.name}: {port.address}")
-            if port.neighbour in self._host_number:
+            if port.far is None:
                 sources = found.sources.get(port.name, set()) if port.name in found.filtered else None
                 self._sources[number, self._host_number[port.neighbour]] = sources
         for prefix, paths in found.routes.items():
@@ -101,7 +101,7 @@ class Network:
                 if there is None or there.next_hop != next_hop:
                     result.add("next hop without cable", 1, f"{switch.name}: {prefix} via {next_hop} {interface}")
                 else:
-                    nodes.append(self._far_node(switch, there.neighbour))
+                    nodes.append(self._far_node(there))
             if usid is None:
                 self._underlay[number, prefix] = nodes
             elif len(nodes) == 1:
@@ -120,12 +120,9 @@ class Network:
             self._usids[prefix] = address >> 80 & 0xFFFF if inside else None
         return self._usids[prefix]
 
-    def _far_node(self, switch: Switch, neighbour: str) -> int:
-        """Returns the number of a neighbour: hosts are behind the switches."""
-        if neighbour in self._host_number:
-            return len(self._node) + self._host_number[neighbour]
-        tier, _, number = neighbour.partition("-")
-        return self._node[f"{tier}-{switch.plane}-{number}"]
+    def _far_node(self, port: Port) -> int:
+        """Returns the number of what a port leads to: hosts are behind the switches."""
+        return len(self._node) + self._host_number[port.neighbour] if port.far is None else self._node[port.far]
 
     # ---- packets ----
 

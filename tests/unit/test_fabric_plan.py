@@ -47,6 +47,8 @@ def test_sizes(wanted: Wanted, t0s: int, t1s: int, hosts_per_t0: int, evs: int) 
         (Wanted(hosts=128, radix=64, t1s=0), ["4 T0s without a T1"]),
         (Wanted(hosts=30_000, radix=1024, hosts_per_t0=50, t1s=16), ["600 T0s", "mrcd knows 512"]),
         (Wanted(hosts=8, radix=1), ["1 radix"]),
+        (Wanted(hosts=8, planes=4, rails=3), ["4 planes", "3 rails"]),
+        (Wanted(hosts=1024, planes=4, rails=4, radix=64), ["4 × 32 T0s", "512 hosts"]),
         (Wanted(hosts=300, radix=64, prefixes=(IPv4Network("255.255.255.0/32"),)), ["300 prefixes from 255"]),
     ],
     ids=lambda w: str(w) if isinstance(w, Wanted) else "",
@@ -71,8 +73,9 @@ def test_the_cluster_file_has_every_host_at_its_cable(wanted: Wanted) -> None:
     assert all(peer.ev_count == p.evs_per_peer for peer in far)
 
 
-def test_the_cables_are_those_of_the_switches_ports() -> None:
-    p = plan(Wanted(hosts=12, planes=2, radix=8))
+@pytest.mark.parametrize("wanted", [Wanted(hosts=12, planes=2, radix=8), Wanted(hosts=12, planes=4, rails=2, radix=8)])
+def test_the_cables_are_those_of_the_switches_ports(wanted: Wanted) -> None:
+    p = plan(wanted)
     switches = FORMATS["iproute2"].switches(cluster_file.parse(p.cluster_file()))
     found = set()
     for switch in map(switches.switch, switches.names):
@@ -80,11 +83,11 @@ def test_the_cables_are_those_of_the_switches_ports() -> None:
             if switch.kind == "t0" and not port.is_uplink:
                 found.add((port.neighbour, f"nic {switch.plane}", switch.name, str(port.number)))
             elif port.is_uplink:
-                t1 = f"t1-{switch.plane}-{port.neighbour.removeprefix('t1-')}"
-                found.add((switch.name, str(port.number), t1, str(switch.number)))
-            else:
-                assert port.neighbour == f"t0-{port.number}"
+                t1 = switches.switch(port.far or "")
+                (end,) = (end for end in t1.ports if end.far == switch.name)
+                found.add((switch.name, str(port.number), t1.name, str(end.number)))
     assert found == set(p.cables())
+    assert len(list(switches.names)) == p.switches
 
 
 # ---- failures, beside all of them one by one ----
@@ -100,7 +103,10 @@ def evs_of_pair(p: FabricPlan) -> list[tuple[int, int]]:
 def failed(p: FabricPlan, part: failures.Part) -> list[frozenset[tuple[int, int]]]:
     """The (plane, T1) that each part of the first host takes away."""
     everything = [(plane, t1) for plane in range(p.planes) for t1 in (range(p.t1s) if p.t1s else (-1,))]
-    if part in ("t1", "link"):
+    if part == "t1":  # a switch of all rails
+        first = [place for place in everything if place[0] < p.t1_planes]
+        return [frozenset((rail, t1) for rail in range(plane, p.planes, p.t1_planes)) for plane, t1 in first]
+    if part == "link":
         return [frozenset([place]) for place in everything]
     return [frozenset(x for x in everything if x[0] == plane) for plane in range(p.planes)]
 
@@ -119,6 +125,7 @@ def worst(p: FabricPlan, part: failures.Part, n: int) -> Iterator[tuple[int, int
         Wanted(hosts=6, planes=2, radix=6),
         Wanted(hosts=12, planes=2, radix=12, evs_per_peer=4),  # thinned: six T1s, two EVs in each plane
         Wanted(hosts=4, planes=3, radix=64),  # one T0
+        Wanted(hosts=6, planes=4, rails=2, radix=6),
     ],
 )
 def test_what_is_left_is_the_worst_of_all_failures(wanted: Wanted) -> None:

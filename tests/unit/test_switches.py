@@ -42,7 +42,11 @@ def test_the_text_is_that_of_the_documented_syntax(f: Format) -> None:
 
 @each_format
 @pytest.mark.parametrize(
-    "settings", ["[cluster]", '[cluster]\nencapsulation = "ecmp"', "[switches]\nsource_filters = false"]
+    "settings",
+    [
+        *("[cluster]", "[cluster]\nrails = 2", '[cluster]\nencapsulation = "ecmp"'),
+        *('[cluster]\nrails = 2\nencapsulation = "ecmp"', "[switches]\nsource_filters = false"),
+    ],
 )
 def test_every_path_arrives_through_what_was_written(f: Format, settings: str) -> None:
     """By uSIDs, and by the plain routes of ecmp from every switch to every host."""
@@ -55,18 +59,20 @@ def test_every_path_arrives_through_what_was_written(f: Format, settings: str) -
 
 
 @each_format
-def test_formats_say_the_same(f: Format) -> None:
+@pytest.mark.parametrize("rails", [1, 2])
+def test_formats_say_the_same(f: Format, rails: int) -> None:
     """Each format, read back, equals the needs of the switch."""
-    switches = f.switches(cluster_file.parse(PLANNED))
+    switches = f.switches(cluster_file.parse(PLANNED.replace("[cluster]", f"[cluster]\nrails = {rails}")))
     for switch in map(switches.switch, switches.names):
         found = f.read(f.text(switch))
         ports = {port.name: port for port in switch.ports}
-        assert found.sids == {switch.sid: "uN"}
+        assert found.sids == dict.fromkeys(switch.sids, "uN")
+        assert len(switch.sids) == (rails if switch.kind == "t1" else 1)
         assert found.mtus == dict.fromkeys(ports, switch.mtu)
         assert {n: a for n, a in found.addresses.items() if n in ports} == {
             n: [f"{port.address}/64"] for n, port in ports.items()
         }
-        assert found.addresses["lo"] == [f"{switch.own}/128"]
+        assert found.addresses["lo"] == [f"{own}/128" for own in switch.own]
         filtered = {port.name for port in switch.ports if port.source}
         assert found.filtered == filtered
         for name in filtered:

@@ -42,6 +42,7 @@ def _number(name: str, help: str, default: int | None = None, metavar: str = "N"
 @command("Plan a fabric: switches, cables, uSIDs, and what failures leave.", group=fabric)
 @click.option("--hosts", type=int, required=True, metavar="N", help="Hosts; each has a NIC in every plane.")
 @_number("--planes", "Parallel fabrics.", 4)
+@_number("--rails", "NICs of a host whose ports lead to the same T1s.", 1)
 @_number("--radix", "Ports of a switch.", 64)
 @_number("--evs", "EVs per peer, at most.", 256)
 @_number("--hosts-per-t0", "Hosts under a T0; default: half of its ports, evenly filled.")
@@ -155,7 +156,8 @@ def plan_lines(doc: Document, *, width: int | None = None, **_: Any) -> list[str
         ("hosts", f"{doc['hosts']} with {doc['planes']} NICs each: {doc['nics']} NICs"),
         (
             "each plane",
-            f"{doc['t0s']} T0s of {doc['hosts_per_t0']} hosts, {doc['t1s']} T1s; each T0 has a link to each T1",
+            f"{doc['t0s']} T0s of {doc['hosts_per_t0']} hosts, {doc['t1s']} T1s; each T0 has a link to each T1"
+            + (f"; {doc['rails']} rails share T1s" if doc["rails"] > 1 else ""),
         ),
         ("switches", f"{doc['switches']} of {doc['radix']} ports; used: {used['t0']} of a T0, {used['t1']} of a T1"),
         ("cables", f"{cables['host_t0']} between hosts and T0s, {cables['t0_t1']} between T0s and T1s"),

@@ -9,23 +9,22 @@ from mrcd.planner.switches.model import Port, Switch
 from mrcd.planner.switches.reading import Reading
 
 PORT_NAMES = "swp{1}"
-LOCATOR = "MRC"
 _SRV6, _STATIC = "router segment-routing srv6", "router segment-routing static srv6-sid"
 
 
 def text(switch: Switch) -> str:
     """Returns the configuration as a shell script of nv commands."""
-    lines = [f"system hostname {switch.name}", f"interface lo ip address {switch.own}/128"]
-    if switch.sid:
-        locator = f"{_SRV6} locator {LOCATOR}"
+    lines = [f"system hostname {switch.name}", *(f"interface lo ip address {own}/128" for own in switch.own)]
+    lines += [f"{_SRV6} state enabled"] if switch.sids else []
+    for name, sid in switch.locators:
+        locator = f"{_SRV6} locator {name}"
         lines += [
-            f"{_SRV6} state enabled",
-            f"{locator} prefix {switch.sid}",
+            f"{locator} prefix {sid}",
             f"{locator} block-length 32",
             f"{locator} node-length 16",
             f"{locator} func-length 0",
-            f"{_STATIC} {switch.sid} locator-name {LOCATOR}",
-            f"{_STATIC} {switch.sid} behavior uN",
+            f"{_STATIC} {sid} locator-name {name}",
+            f"{_STATIC} {sid} behavior uN",
         ]
     for port in switch.ports:
         interface = f"interface {port.name}"

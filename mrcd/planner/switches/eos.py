@@ -10,7 +10,7 @@ from mrcd.planner.switches.model import Switch
 from mrcd.planner.switches.reading import Reading
 
 PORT_NAMES = "Ethernet{1}"
-DOMAIN = LOCATOR = "MRC"
+DOMAIN = "MRC"
 
 
 def text(switch: Switch) -> str:
@@ -21,7 +21,7 @@ def text(switch: Switch) -> str:
         f"hostname {switch.name}",
         "ipv6 unicast-routing",
         "interface Loopback0",
-        f"   ipv6 address {switch.own}/128",
+        *(f"   ipv6 address {own}/128" for own in switch.own),
     ]
     for port in switch.ports:
         if port.source:
@@ -40,14 +40,17 @@ def text(switch: Switch) -> str:
         ]
         if port.source:
             lines.append(f"   ipv6 access-group MRC-{port.name} in")
-    if switch.sid:
+    if switch.sids:
         lines += [
             "router srv6",
             "   vrf default",
             f"      micro-segment domain {DOMAIN}",
             f"         block {switch.block}/32",
-            f"      locator {LOCATOR}",
-            f"         prefix micro-segment domain {DOMAIN} end usid 0x{switch.usid:04x}",
+        ]
+    for (name, _), usid in zip(switch.locators, switch.usids, strict=True):
+        lines += [
+            f"      locator {name}",
+            f"         prefix micro-segment domain {DOMAIN} end usid 0x{usid:04x}",
         ]
     lines.append("!")
     for network, ports in switch.routes:

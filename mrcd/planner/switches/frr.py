@@ -10,7 +10,6 @@ from mrcd.planner.switches.model import Switch
 from mrcd.planner.switches.reading import Reading
 
 PORT_NAMES = "swp{1}"
-LOCATOR = "MRC"
 _COMMAND = "! run: "
 _SID_DEVICE = "sr0"
 
@@ -18,7 +17,7 @@ _SID_DEVICE = "sr0"
 def text(switch: Switch) -> str:
     """Returns the configuration as frr.conf."""
     commands = [f"sysctl -qw {key}={value}" for key, value in iproute2.sysctls(switch)]
-    if switch.sid:
+    if switch.sids:
         commands += [iproute2.create_device(_SID_DEVICE, switch.mtu), f"ip link set dev {_SID_DEVICE} up"]
     commands += [*iproute2.mtus(switch), *(f"ip -6 {rule}" for rule in iproute2.source_filters(switch))]
     lines = [
@@ -27,23 +26,20 @@ def text(switch: Switch) -> str:
         *(f"{_COMMAND}{command}" for command in commands),
         f"hostname {switch.name}",
         "interface lo",
-        f" ipv6 address {switch.own}/128",
+        *(f" ipv6 address {own}/128" for own in switch.own),
         "exit",
     ]
     for port in switch.ports:
         lines += [f"interface {port.name}", f" ipv6 address {port.address}/64", "exit"]
-    if switch.sid:
+    if switch.sids:
+        lines += ["segment-routing", " srv6", "  locators"]
+        for name, sid in switch.locators:
+            lines += [f"   locator {name}", f"    prefix {sid} block-len 32 node-len 16 func-bits 16"]
+            lines += ["    behavior usid", "   exit"]
         lines += [
-            "segment-routing",
-            " srv6",
-            "  locators",
-            f"   locator {LOCATOR}",
-            f"    prefix {switch.sid} block-len 32 node-len 16 func-bits 16",
-            "    behavior usid",
-            "   exit",
             "  exit",
             "  static-sids",
-            f"   sid {switch.sid} locator {LOCATOR} behavior uN",
+            *(f"   sid {sid} locator {name} behavior uN" for name, sid in switch.locators),
             "  exit",
             " exit",
             "exit",

@@ -30,7 +30,7 @@ def text(switch: Switch) -> str:
         "#!/bin/sh -e",
         f"# {switch.name}, for a Linux switch (kernel 6.1 or newer) without hardware: rules are not offloaded.",
         *(f"sysctl -qw {key}={value}" for key, value in sysctls(switch)),
-        *([create_device(SID_DEVICE, switch.mtu)] if switch.sid else []),
+        *([create_device(SID_DEVICE, switch.mtu)] if switch.sids else []),
         *mtus(switch),
         *(f"ip -6 {line}" for line in commands(switch)),
     ]
@@ -56,13 +56,13 @@ def sysctls(switch: Switch) -> Iterator[tuple[str, str]]:
 
 def commands(switch: Switch) -> list[str]:
     """Returns lines for `ip -6 -batch`. They need the ports, and SID_DEVICE if the switch has a SID."""
-    lines = ["link set dev lo up", f"address replace {switch.own}/128 dev lo nodad"]
+    lines = ["link set dev lo up", *(f"address replace {own}/128 dev lo nodad" for own in switch.own)]
     for port in switch.ports:
         lines += _port(port)
-    if switch.sid:
+    if switch.sids:
         lines.append(f"link set dev {SID_DEVICE} up")
         action = "End flavors next-csid lblen 32 nflen 16" if switch.encapsulation == "usid" else "End"
-        lines.append(f"route replace {switch.sid} encap seg6local action {action} dev {SID_DEVICE}")
+        lines += [f"route replace {sid} encap seg6local action {action} dev {SID_DEVICE}" for sid in switch.sids]
     if switch.uplinks:
         next_hops = " ".join(f"nexthop via {p.next_hop} dev {p.name}" for p in switch.uplinks)
         lines += [f"route replace {network} {next_hops}" for network in switch.over_uplinks]

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Computes what each switch needs from the cluster file: its uSID, and per port addresses, routes and filter. Pure.
 
-A T0 has its hosts below and every T1 of its plane above, one link each; a T1 has every T0 of its plane below. On a
-host's link the T0 is [interfaces] gateway, and the host its `address`. On a link between switches the T0 is fe80::2,
-and T1 number n is fe80::1:n: some systems key the next hops of a route by the address alone.
+A T0 has its hosts below and every T1 of its plane above, one link each. A T1 has every T0 of its plane below, or of a
+plane of each rail ([cluster] rails): then it has a uSID and an address for each, and the name by its first plane.
+
+On a host's link the T0 is [interfaces] gateway, and the host its `address`. On a link between switches the T0 is
+fe80::2, and T1 number n is fe80::1:n: some systems key the next hops of a route by the address alone.
 
 Besides the routes of uSIDs there are those of the underlay: by them ICMPv6 errors of switches reach the hosts, and with
 encapsulation ecmp all packets.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv6Address, IPv6Network
-from typing import Literal
+from typing import Any, Literal
 
 from mrcd.config.cluster_file import Config, Encapsulation, Host
 from mrcd.errors import ConfigError, UsageError
@@ -36,12 +39,14 @@ class Port:
 
     number: int  # on the switch, from 0
     name: str
-    neighbour: str  # a host, or a switch of the same plane without the plane: t0-3, t1-7
+    neighbour: str  # a host, or a switch without the plane: t0-3, t1-7; on a T1 of several planes with it: t0-2-3
     address: str  # link-local, of the switch
     next_hop: str  # link-local, of the neighbour
     networks: tuple[str, ...]  # routed to the neighbour
     source: str | None = None  # the only source address (besides link-local ones) that is forwarded from here
     is_uplink: bool = False
+    plane: int = 0
+    far: str | None = None  # name of the switch at the other end
 
 
 @dataclass(frozen=True)
@@ -50,23 +55,27 @@ class Switch:
 
     name: str
     kind: Kind
-    plane: int
+    plane: int  # the first one
     number: int
     mtu: int
     encapsulation: Encapsulation
     block: str
-    usid: int | None  # None with encapsulation ecmp
-    own: str  # address of its loopback interface: the source of its ICMPv6 errors
+    usids: tuple[int, ...]  # one for each plane; none with encapsulation ecmp
+    own: tuple[str, ...]  # addresses of its loopback interface, one for each plane: the sources of its ICMPv6 errors
     ports: tuple[Port, ...]
     over_uplinks: tuple[str, ...] = ()  # networks routed over all uplinks, by a hash
     unreachable: tuple[str, ...] = ()  # networks that end here, but for longer prefixes
 
     @property
-    def sid(self) -> str | None:
-        """Returns the prefix of its uSID, or with encapsulation srh the address of its SID; None with ecmp."""
-        if self.usid is None:
-            return None
-        return usid_prefix(self.block, self.usid) if self.encapsulation == "usid" else sid(self.block, self.usid)
+    def sids(self) -> list[str]:
+        """Returns the prefixes of its uSIDs, or with encapsulation srh the addresses of its SIDs."""
+        write = usid_prefix if self.encapsulation == "usid" else sid
+        return [write(self.block, usid) for usid in self.usids]
+
+    @property
+    def locators(self) -> list[tuple[str, str]]:
+        """Returns its SIDs with names of locators: MRC, and of further ones MRC1, MRC2, …."""
+        return [(f"MRC{n or ''}", sid) for n, sid in enumerate(self.sids)]
 
     @property
     def uplinks(self) -> tuple[Port, ...]:
@@ -148,6 +157,7 @@ class Switches:
         self._host_end = str(config.interfaces.address)
         self._gateway = str(config.interfaces.gateway)
         self._block = str(config.cluster.block.network_address)
+        self._ports = config.cluster.planes // config.cluster.rails  # of a NIC: so many planes have T1s of their own
         ports = max(h.port for h in config.hosts) + 1
         self._downlinks = config.switches.downlinks or ports
         if ports > self._downlinks:
@@ -162,16 +172,18 @@ class Switches:
         c = self.config.cluster
         for plane in range(c.planes):
             yield from (f"t0-{plane}-{t0}" for t0 in range(c.t0s))
-            yield from (f"t1-{plane}-{t1}" for t1 in range(c.t1s))
+            yield from (f"t1-{plane}-{t1}" for t1 in range(c.t1s) if plane < self._ports)
 
     def switch(self, name: str) -> Switch:
         """Returns a switch by its name. Raises UsageError if the cluster has none of this name."""
         match, c = _NAME.fullmatch(name), self.config.cluster
         if match:
             kind, plane, number = match[1], int(match[2]), int(match[3])
-            if plane < c.planes and number < (c.t0s if kind == "t0" else c.t1s):
-                return self._t0(plane, number) if kind == "t0" else self._t1(plane, number)
-        t1s = f", t1-0-0 to t1-{c.planes - 1}-{c.t1s - 1}" if c.t1s else ""
+            if kind == "t0" and plane < c.planes and number < c.t0s:
+                return self._t0(plane, number)
+            if kind == "t1" and plane < self._ports and number < c.t1s:
+                return self._t1(plane, number)
+        t1s = f", t1-0-0 to t1-{self._ports - 1}-{c.t1s - 1}" if c.t1s else ""
         raise UsageError(
             f"there is no switch {name!r}",
             hint=f"switches are t0-0-0 to t0-{c.planes - 1}-{c.t0s - 1}{t1s}: tier, plane, number",
@@ -191,7 +203,7 @@ class Switches:
         own = srv6.plane_network(c.underlay, plane, t0)
         return self._switch(
             "t0",
-            plane,
+            (plane,),
             t0,
             (*down, *up),
             over_uplinks=(str(srv6.plane_network(c.underlay, plane)),) if up else (),
@@ -201,28 +213,31 @@ class Switches:
     def _t1(self, plane: int, t1: int) -> Switch:
         c = self.config.cluster
         ports = []
-        for t0 in range(c.t0s):
-            networks = self._to_switch(plane, srv6.t0_usid(plane, t0))
-            hosts = str(srv6.plane_network(c.underlay, plane, t0))
-            ports.append(self._port(t0, f"t0-{t0}", t1_end(t1), T0_END, (hosts, *networks)))
-        return self._switch("t1", plane, t1, tuple(ports))
+        planes = tuple(c.t1_planes(plane))
+        for number, (each, t0) in enumerate(itertools.product(planes, range(c.t0s))):
+            networks = self._to_switch(each, srv6.t0_usid(each, t0))
+            hosts = str(srv6.plane_network(c.underlay, each, t0))
+            far = f"t0-{each}-{t0}"
+            name = far if c.rails > 1 else f"t0-{t0}"
+            ports.append(self._port(number, name, t1_end(t1), T0_END, (hosts, *networks), plane=each, far=far))
+        return self._switch("t1", planes, t1, tuple(ports))
 
     def _switch(
-        self, kind: Kind, plane: int, number: int, ports: tuple[Port, ...], **routes: tuple[str, ...]
+        self, kind: Kind, planes: tuple[int, ...], number: int, ports: tuple[Port, ...], **routes: tuple[str, ...]
     ) -> Switch:
         c = self.config.cluster
-        usid = srv6.t0_usid(plane, number) if kind == "t0" else srv6.t1_usid(plane, number)
-        own = IPv6Address(int(_own_network(self.config, plane, usid).network_address) + 1)
+        usids = [srv6.t0_usid(p, number) if kind == "t0" else srv6.t1_usid(p, number) for p in planes]
+        networks = (_own_network(self.config, p, usid) for p, usid in zip(planes, usids, strict=True))
         return Switch(
-            f"{kind}-{plane}-{number}",
+            f"{kind}-{planes[0]}-{number}",
             kind,
-            plane,
+            planes[0],
             number,
             c.mtu,
             c.encapsulation,
             self._block,
-            None if c.encapsulation == "ecmp" else usid,
-            str(own),
+            () if c.encapsulation == "ecmp" else tuple(usids),
+            tuple(str(IPv6Address(int(network.network_address) + 1)) for network in networks),
             ports,
             **routes,
         )
@@ -231,11 +246,12 @@ class Switches:
         address = str(srv6.plane_address(self.config.cluster.underlay, plane, host))
         source = address if self.config.switches.source_filters else None
         networks = (f"{address}/128", *self._usid(srv6.host_usid(plane, host.port)))
-        return self._port(host.port, host.name, self._gateway, self._host_end, networks, source=source)
+        return self._port(host.port, host.name, self._gateway, self._host_end, networks, source=source, plane=plane)
 
     def _uplink(self, plane: int, t1: int) -> Port:
         networks = self._to_switch(plane, srv6.t1_usid(plane, t1))
-        return self._port(self._downlinks + t1, f"t1-{t1}", T0_END, t1_end(t1), networks, is_uplink=True)
+        far, number = f"t1-{plane % self._ports}-{t1}", self._downlinks + t1
+        return self._port(number, f"t1-{t1}", T0_END, t1_end(t1), networks, is_uplink=True, plane=plane, far=far)
 
     def _port(
         self,
@@ -244,8 +260,7 @@ class Switches:
         address: str,
         next_hop: str,
         networks: tuple[str, ...],
-        source: str | None = None,
-        is_uplink: bool = False,
+        **more: Any,
     ) -> Port:
         name = interface_name(self._template, number, neighbour)
         if not _LETTERS.fullmatch(name) or len(name) > self._longest_name:
@@ -253,7 +268,7 @@ class Switches:
                 f"{name!r} cannot be the name of a port: letters, digits and ._/:-, {self._longest_name} at most",
                 hint='set [switches] port_names to count the ports, as "swp{1}"',
             )
-        return Port(number, name, neighbour, address, next_hop, networks, source, is_uplink)
+        return Port(number, name, neighbour, address, next_hop, networks, **more)
 
     def _to_switch(self, plane: int, usid: int) -> tuple[str, ...]:
         """Returns the networks that lead to a switch: that of its own address, and its uSID."""

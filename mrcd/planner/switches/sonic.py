@@ -14,7 +14,6 @@ from mrcd.planner.switches.model import Switch
 from mrcd.planner.switches.reading import Reading, unknown
 
 PORT_NAMES = "Ethernet{0+4}"
-LOCATOR = "MRC"
 _DEFAULT_MTU = "9100"  # of a port without one
 _FILTER, _LINK_LOCAL = "MRC_SOURCES", "fe80::/10"
 _LOOPBACK = "Loopback0"
@@ -24,7 +23,7 @@ Tables = dict[str, dict[str, dict[str, Any]]]
 def text(switch: Switch) -> str:
     """Returns the configuration as JSON."""
     tables: Tables = {
-        "LOOPBACK_INTERFACE": {_LOOPBACK: {}, f"{_LOOPBACK}|{switch.own}/128": {}},
+        "LOOPBACK_INTERFACE": {_LOOPBACK: {}, **{f"{_LOOPBACK}|{own}/128": {} for own in switch.own}},
         "PORT": {port.name: {"mtu": str(switch.mtu), "admin_status": "up"} for port in switch.ports},
         "INTERFACE": {},
         "STATIC_ROUTE": {},
@@ -34,9 +33,10 @@ def text(switch: Switch) -> str:
     for network, ports in switch.routes:
         by = {"nexthop": ",".join(p.next_hop for p in ports), "ifname": ",".join(p.name for p in ports)}
         tables["STATIC_ROUTE"][f"default|{network}"] = (by if ports else {"blackhole": "true"}) | {"advertise": "false"}
-    if switch.sid:
-        tables["SRV6_MY_LOCATORS"] = {LOCATOR: {"prefix": switch.sid.partition("/")[0]}}
-        tables["SRV6_MY_SIDS"] = {f"{LOCATOR}|{switch.sid}": {"action": "uN", "decap_dscp_mode": "pipe"}}
+    if switch.sids:
+        behaviour = {"action": "uN", "decap_dscp_mode": "pipe"}
+        tables["SRV6_MY_LOCATORS"] = {name: {"prefix": sid.partition("/")[0]} for name, sid in switch.locators}
+        tables["SRV6_MY_SIDS"] = {f"{name}|{sid}": behaviour for name, sid in switch.locators}
     return json.dumps(tables | _filters(switch), indent=1) + "\n"
 
 

@@ -56,7 +56,7 @@ class Parameters:
     hosts: int = 4
     hosts_per_t0: int = 2
     planes: int = 4
-    rails: int = 1  # NICs that share T1s, as the cluster file says; the lab has a T1 for each plane all the same
+    rails: int = 1  # NICs that share T1s
     t1: int = 4
     mtu: int = 9100
     rate_bits_per_s: int | None = None
@@ -282,10 +282,10 @@ def build(name: str, parameters: Parameters) -> Fabric:
     for plane in range(parameters.planes):
         for h in cluster.hosts:
             links.append(Link(plane, PortRef(t0_name(plane, h.t0), h.name), PortRef(h.name, f"p{plane}")))
-        for t in range(parameters.t0s):
-            for s in range(parameters.t1):
-                upper, lower = PortRef(t1_name(plane, s), f"t0-{t}"), PortRef(t0_name(plane, t), f"t1-{s}")
-                links.append(Link(plane, upper, lower))
+    for switch in (n.switch for n in nodes if n.kind == "t1" and n.switch):
+        for port in switch.ports:
+            lower = PortRef(port.far or "", f"t1-{switch.number}")
+            links.append(Link(port.plane, PortRef(switch.name, port.name), lower))
     return Fabric(name, parameters, cluster, {n.name: n for n in nodes}, tuple(links))
 
 
@@ -352,7 +352,7 @@ class _Shape:
             for port in switch.ports:
                 number = port.neighbour.rpartition("-")[2]
                 if switch.kind == "t1":
-                    link, is_upper = (True, switch.plane, int(number), switch.number), True
+                    link, is_upper = (True, port.plane, int(number), switch.number), True
                 elif port.is_uplink:
                     link, is_upper = (True, switch.plane, switch.number, int(number)), False
                 else:

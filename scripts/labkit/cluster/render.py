@@ -46,7 +46,7 @@ def create_links(fabric: Fabric) -> list[str]:
     mtu = fabric.parameters.mtu
     lines = []
     for node in fabric.nodes.values():
-        if node.switch and node.switch.sid:  # ifb, because this kernel may have no dummy
+        if node.switch and node.switch.sids:  # ifb, because this kernel may have no dummy
             device = f"link add name {iproute2.SID_DEVICE} netns {fabric.namespace(node.name)}"
             lines.append(f"{device} mtu {mtu} type ifb")
     for link in fabric.links:

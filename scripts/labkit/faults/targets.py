@@ -64,8 +64,8 @@ def _find(fabric: Fabric, text: str, at: denied.Place, direction: Direction) -> 
         ways: list[tuple[bool, Hook]] = [(up, "ingress"), (down, "egress")]
         taps += [(end, hook) for end in closers for wanted, hook in ways if wanted]
     elif at.kind == "link":
-        upper = PortRef(t1_name(plane, at.t1), f"t0-{at.t0}")
-        links = [k for k in fabric.links if k.upper == upper]
+        lower = PortRef(t0_name(plane, at.t0), f"t1-{at.t1}")
+        links = [k for k in fabric.links if k.lower == lower]
         closers = tuple(k.upper for k in links)
         taps += [(end, "ingress") for k in links for end in [k.upper] * up + [k.lower] * down]
     else:
@@ -74,7 +74,8 @@ def _find(fabric: Fabric, text: str, at: denied.Place, direction: Direction) -> 
                 f"{text}: a T1 has no direction: every packet comes up and goes down through it",
                 hint=f"name one of its links: link:{plane}:T0:{at.t1} with direction {direction}",
             )
-        node = t1_name(plane, at.t1) if at.kind == "t1" else t0_name(plane, at.t0)
+        first = fabric.config.cluster.t1_planes(plane)[0]  # a T1 of several rails has the name of its first plane
+        node = t1_name(first, at.t1) if at.kind == "t1" else t0_name(plane, at.t0)
         links = [k for k in fabric.links if node in (k.upper.node, k.lower.node)]
         closers = tuple(e for k in links for e in (k.upper, k.lower) if e.node == node)
         below = {k.upper for k in links}  # ports towards the hosts
