@@ -39,15 +39,20 @@ class Snapshot:
     What several documents and metrics need is read when the first asks, and then kept.
     """
 
-    def __init__(self, tables: Tables, plan: Plan) -> None:
+    def __init__(self, tables: Tables, plan: Plan, rows: NDArray[np.int64] | None = None) -> None:
+        """`rows` are those of some of the peers; all if not given."""
         self.tables, self.plan = tables, plan
-        self.rows = plan.rows
+        self.rows = plan.rows if rows is None else rows
         self.planes, self.width = plan.paths.shape
         self.used = slice(0, self.planes * self.width)
         self.peers, self.auths = Columns(tables.peers, self.rows), Columns(tables.auths, self.rows)
         self.copies = Columns(tables.copies, self.rows)
         self.evs = Columns(tables.evs, self.rows, self.used)
         self.path_stats = Columns(tables.path_stats, self.rows, self.used)
+
+    def part(self, some: slice) -> "Snapshot":
+        """Returns a snapshot of some of the peers."""
+        return Snapshot(self.tables, self.plan, self.rows[some])
 
     def columns(self, plane: int) -> slice:
         """Returns the EV numbers of a plane."""

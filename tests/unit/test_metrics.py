@@ -10,9 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
+from mrcd.api.metrics import ev_sums
 from mrcd.api.metrics.collector import (
     MOST_EV_SERIES,
     MOST_FAULT_SERIES,
@@ -21,6 +23,7 @@ from mrcd.api.metrics.collector import (
     in_use_ratio,
     sweep_age_s,
 )
+from mrcd.api.metrics.ev_sums import NO_PROBE
 from mrcd.api.metrics.rows import encode
 from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
@@ -168,6 +171,22 @@ def test_peers_that_were_heard(host: Host) -> None:
     host.peers["heard_ns"][1], host.peers["heard_ns"][2] = time.monotonic_ns(), time.monotonic_ns() - 4 * S
     series = host.scrape()
     assert [series[f'mrc_peer_reachable{{peer="h{p}"}}'] for p in (1, 2, 3)] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_peers_that_are_read_in_parts_have_the_same_series(
+    host: Host, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.evs["flaps"], host.path_stats["probe_ns"] = 5, 1
+    host.path_stats["rtt_ns"] = np.arange(host.path_stats.size).reshape(host.path_stats.shape)
+    host.evs["state"][2, 0] = EvState.ASSUMED_BAD
+    whole = host.scrape()
+    monkeypatch.setattr(ev_sums, "_AT_ONCE", at_once)
+    changing = re.compile(r"process_|_seconds$|_seconds\{")
+    found = host.scrape()
+    assert found.keys() == whole.keys()
+    assert [n for n, v in whole.items() if not changing.search(n) and str(found[n]) != str(v)] == []
+    assert found["mrc_evs_flapping"] > 0
 
 
 def test_only_evs_that_are_not_good_have_series(host: Host) -> None:
@@ -320,27 +339,31 @@ def test_evs_in_use_and_the_last_full_sweep(host: Host) -> None:
     assert host.scrape()["mrc_full_sweep_age_seconds"] < 6
 
 
+def by_state(*in_use: int, of: int = 4) -> NDArray[np.int64]:
+    """Returns the EVs by state of peers that have so many in use."""
+    found = np.zeros((len(in_use), len(EvState)), np.int64)
+    found[:, EvState.GOOD], found[:, EvState.ASSUMED_BAD] = in_use, of - np.array(in_use)
+    return found
+
+
 def test_the_median_leaves_out_single_peers_and_silent_ones() -> None:
-    configured = np.ones((4, 4), bool)
-    in_use = configured.copy()
-    in_use[0] = False
     nobody = np.zeros(4, bool)
-    assert in_use_ratio(configured, in_use, nobody) == 1
-    in_use[:, 0] = False
-    assert in_use_ratio(configured, in_use, nobody) == 0.75
-    in_use[1] = False
-    assert in_use_ratio(configured, in_use, nobody) == 0.375
-    assert in_use_ratio(configured, in_use, np.array([True, True, False, False])) == 0.75
-    assert np.isnan(in_use_ratio(configured, in_use, ~nobody))
-    assert np.isnan(in_use_ratio(~configured, in_use, nobody))
+    assert in_use_ratio(by_state(0, 4, 4, 4), nobody) == 1
+    assert in_use_ratio(by_state(0, 3, 3, 3), nobody) == 0.75
+    assert in_use_ratio(by_state(0, 0, 3, 3), nobody) == 0.375
+    assert in_use_ratio(by_state(0, 0, 3, 3), np.array([True, True, False, False])) == 0.75
+    assert np.isnan(in_use_ratio(by_state(0, 0, 3, 3), ~nobody))
+    assert np.isnan(in_use_ratio(by_state(0, 0, 0, 0, of=0), nobody))
 
 
 def test_the_oldest_ev_makes_the_age_of_the_sweep() -> None:
-    probed = np.array([[7 * S, 3 * S], [9 * S, 0]], np.uint64)
-    which = np.array([[True, True], [True, False]])
-    assert sweep_age_s(probed, which, 10 * S) == 7
-    assert sweep_age_s(probed, ~which, 10 * S) == np.inf
-    assert np.isnan(sweep_age_s(probed, which & ~which, 10 * S))
+    def oldest(*ns: int) -> NDArray[np.uint64]:
+        return np.array(ns, np.uint64)
+
+    assert sweep_age_s(oldest(3 * S, 9 * S, NO_PROBE), 10 * S) == 7
+    assert sweep_age_s(oldest(0, 9 * S), 10 * S) == np.inf
+    assert np.isnan(sweep_age_s(oldest(NO_PROBE), 10 * S))
+    assert np.isnan(sweep_age_s(oldest(), 10 * S))
 
 
 @pytest.mark.parametrize(

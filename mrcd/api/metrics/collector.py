@@ -19,13 +19,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from mrcd import __version__
+from mrcd.api.metrics.ev_sums import FLAPPING, NO_PROBE, EvSums, ev_sums
 from mrcd.api.metrics.peer_series import PeerSeries
 from mrcd.config.cluster_file import fingerprint
 from mrcd.daemon.daemon import Daemon
 from mrcd.fleet.report import file_part
 from mrcd.fleet.source import FileSource
 from mrcd.health.links.verdicts import State
-from mrcd.health.snapshot import Snapshot, medians
+from mrcd.health.snapshot import Snapshot
 from mrcd.kernel import histograms
 from mrcd.kernel.abi import ABI_VERSION
 from mrcd.kernel.enums import EvState, Reason
@@ -35,7 +36,6 @@ MOST_EV_SERIES = 220
 MOST_FAULT_SERIES = 32
 MOST_LINK_SERIES = 32
 
-_FLAPPING = 3  # flaps
 _WORST_FIRST = (EvState.ASSUMED_BAD, EvState.DENIED, EvState.SKIP, EvState.UNKNOWN)
 _IN_USE = (EvState.GOOD, EvState.SKIP)
 
@@ -85,9 +85,10 @@ class TablesCollector(Collector):
                 "peers": plan.config.metrics.peers,
             },
         )
-        yield from _traffic(s, peers)
-        yield from _health(s, peers)
-        yield from _peers(s, peers)
+        e = ev_sums(s)
+        yield from _traffic(e, peers)
+        yield from _health(e, peers)
+        yield from _peers(s, e, peers)
         yield from self._planes()
         yield from link_families(self._daemon.view.links())
         yield self._faults()
@@ -98,7 +99,7 @@ class TablesCollector(Collector):
         if plan.config.metrics.per_ev:
             yield from _each(s)
         yield self._config()
-        yield from _readiness(s)
+        yield from _readiness(s, e)
 
     def _planes(self) -> Iterator[Metric]:
         plan, mask = self._daemon.plan, int(self._daemon.tables.node["plane_mask"])
@@ -205,55 +206,47 @@ def _numbered(values: Iterable[float]) -> Series:
     return (([str(plane)], value) for plane, value in enumerate(values))
 
 
-def _traffic(s: Snapshot, peers: PeerSeries) -> Iterator[Metric]:
+def _traffic(e: EvSums, peers: PeerSeries) -> Iterator[Metric]:
     """Yield the packet counters."""
-    (judged, lost), tx_packets = s.judged_and_lost, s.evs["tx_packets"]  # in this order: judged ≤ sent
     text = "Data packets sent on the plane."
-    yield peers.counter("mrc_tx_packets", text, s.per_plane(tx_packets), "plane")
-    rxs = s.tables.rxs
+    yield peers.counter("mrc_tx_packets", text, e["tx_packets"], "plane")
     for name, text, values in (
-        ("mrc_tx_bytes", "Inner bytes sent to the peer.", s.evs["tx_bytes"]),
-        ("mrc_rx_packets", "Data packets received from the peer.", rxs["packets"][s.rows, s.used]),
-        ("mrc_rx_bytes", "Inner bytes received from the peer.", rxs["bytes"][s.rows, s.used]),
-        ("mrc_judged_tx_packets", "Data packets sent to the peer and judged: arrived or lost.", judged),
-        ("mrc_judged_rx_packets", "Those of mrc_judged_tx_packets_total that arrived.", judged - lost),
-        ("mrc_peer_ce_packets", "Packets with CE marks that the peer received.", s.path_stats["rx_ce"]),
-        ("mrc_probes_sent", "Probe requests sent.", s.evs["probe_seq"]),
-        ("mrc_probe_replies", "Probe replies received.", s.path_stats["replies"]),
-        ("mrc_ev_skips", "Changes of EVs to the state SKIP.", s.path_stats["skips"]),
+        ("mrc_tx_bytes", "Inner bytes sent to the peer.", e["tx_bytes"]),
+        ("mrc_rx_packets", "Data packets received from the peer.", e["rx_packets"]),
+        ("mrc_rx_bytes", "Inner bytes received from the peer.", e["rx_bytes"]),
+        ("mrc_judged_tx_packets", "Data packets sent to the peer and judged: arrived or lost.", e["judged"]),
+        ("mrc_judged_rx_packets", "Those of mrc_judged_tx_packets_total that arrived.", e["arrived"]),
+        ("mrc_peer_ce_packets", "Packets with CE marks that the peer received.", e["rx_ce"]),
+        ("mrc_probes_sent", "Probe requests sent.", e["probe_seq"]),
+        ("mrc_probe_replies", "Probe replies received.", e["replies"]),
+        ("mrc_ev_skips", "Changes of EVs to the state SKIP.", e["skips"]),
     ):
-        yield peers.counter(name, text, values.sum(axis=1, dtype=np.uint64))
+        yield peers.counter(name, text, values.sum(axis=1) if values.ndim == 2 else values)
     for way, text, values in (
-        ("tx", "Data packets sent on the plane and judged: arrived or lost.", judged),
-        ("rx", "Those of mrc_plane_judged_tx_packets_total that arrived.", judged - lost),
+        ("tx", "Data packets sent on the plane and judged: arrived or lost.", e["judged"]),
+        ("rx", "Those of mrc_plane_judged_tx_packets_total that arrived.", e["arrived"]),
     ):
-        sums = s.per_plane(values).sum(axis=0).tolist()
+        sums = values.sum(axis=0).tolist()
         yield counter(f"mrc_plane_judged_{way}_packets", text, ["plane"], _numbered(float(n) for n in sums))
 
 
-def _health(s: Snapshot, peers: PeerSeries) -> Iterator[Metric]:
+def _health(e: EvSums, peers: PeerSeries) -> Iterator[Metric]:
     """Yield the states, usable counts and round trips of EVs."""
-    yield peers.gauge("mrc_evs", "Number of EVs by state.", s.states, "state")
-    # Each period in good health forgets one flap. The table is updated only at the next flap, so compute it here.
-    flaps = s.evs["flaps"].astype(np.int64)
-    some = np.nonzero(s.configured & (flaps >= _FLAPPING))
-    idle = time.monotonic_ns() - s.evs["state_since_ns"][some].astype(np.int64)
-    forgotten = idle // (s.plan.config.health.hold_down_max_ms * 1_000_000)
-    recent = flaps[some] - np.where(s.state[some] == EvState.ASSUMED_BAD, 0, forgotten)
-    text = f"EVs with at least {_FLAPPING} recent flaps."
-    yield GaugeMetricFamily("mrc_evs_flapping", text, float((recent >= _FLAPPING).sum()))
+    yield peers.gauge("mrc_evs", "Number of EVs by state.", e["states"], "state")
+    text = f"EVs with at least {FLAPPING} recent flaps."
+    yield GaugeMetricFamily("mrc_evs_flapping", text, float(e["flapping"].sum()))
     text = "Number of EVs that carry traffic."
-    yield peers.gauge("mrc_usable_evs", text, s.per_plane(s.usable), "plane")
+    yield peers.gauge("mrc_usable_evs", text, e["usable"], "plane")
     text = "Median of the EVs' smoothed round-trip times; NaN without any."
-    yield peers.median("mrc_peer_rtt_seconds", text, medians(s.rtt_ns) / 1e9)
+    yield peers.median("mrc_peer_rtt_seconds", text, e["rtt_s"])
 
 
-def _peers(s: Snapshot, peers: PeerSeries) -> Iterator[Metric]:
+def _peers(s: Snapshot, e: EvSums, peers: PeerSeries) -> Iterator[Metric]:
     floors = s.peers["floor"]
     if peers.is_by_peer:
         text = "1 if a packet from the peer arrived in the last 3 s (with many peers: longer)."
         yield peers.gauge("mrc_peer_reachable", text, s.is_reachable.astype(np.uint8))
-    is_low = s.states[:, EvState.GOOD] < floors
+    is_low = e["states"][:, EvState.GOOD] < floors
     text = "Peers: unreachable, or heard lately and with fewer GOOD EVs than the floor, or ok."
     states = [s.is_reachable & ~is_low, s.is_reachable & is_low, ~s.is_reachable]
     yield peers.peers("mrc_peers", text, np.stack(states, axis=1))
@@ -369,17 +362,14 @@ def _loss(document: dict[str, Any]) -> float:
 # ---- whether a job may start: no label has a peer's name, so that one query serves thousands of hosts ----
 
 
-def _readiness(s: Snapshot) -> Iterator[Metric]:
+def _readiness(s: Snapshot, e: EvSums) -> Iterator[Metric]:
     """Yield how many EVs are in use, and how old the last full sweep is. `mrcctl fleet check` reads them."""
     text = "Ratio of EVs that are GOOD or SKIP, to the median of the peers that answer; NaN if none does."
-    ratio = in_use_ratio(s.configured, np.isin(s.state, _IN_USE), s.is_silent)
-    yield GaugeMetricFamily("mrc_evs_in_use_ratio", text, ratio)
-    node = s.tables.node
-    probed_ns, now_ns = s.path_stats["probe_ns"], time.monotonic_ns()  # the clock last: it is never behind a probe
-    has_link = (int(node["plane_mask"]) >> s.evs["plane"].astype(np.int64)) & 1 != 0
+    yield GaugeMetricFamily("mrc_evs_in_use_ratio", text, in_use_ratio(e["states"], s.is_silent))
     text = "Time in which every EV whose plane is up, to peers that answer, was sent a probe; +Inf if one never was."
-    age_s = sweep_age_s(probed_ns, s.configured & has_link & ~s.is_silent[:, None], now_ns)
-    yield GaugeMetricFamily("mrc_full_sweep_age_seconds", text, age_s)
+    oldest_ns, now_ns = e["oldest_probe_ns"][~s.is_silent], time.monotonic_ns()  # the clock last: no probe is later
+    yield GaugeMetricFamily("mrc_full_sweep_age_seconds", text, sweep_age_s(oldest_ns, now_ns))
+    node = s.tables.node
     config = s.plan.config
     text = "Longest time between two probes of an EV, by the schedule."
     yield GaugeMetricFamily(
@@ -391,23 +381,23 @@ def _readiness(s: Snapshot) -> Iterator[Metric]:
     )
 
 
-def in_use_ratio(configured: NDArray[np.bool_], in_use: NDArray[np.bool_], is_silent: NDArray[np.bool_]) -> float:
+def in_use_ratio(states: NDArray[np.int64], is_silent: NDArray[np.bool_]) -> float:
     """Return the median over peers that answer of their ratio of EVs in use; NaN if no peer answers. Pure.
 
-    Arrays are (peers, EVs) and (peers,). The median leaves out what is wrong with single peers.
+    `states` counts the EVs of each peer by state. The median leaves out what is wrong with single peers.
     """
-    counts = configured.sum(axis=1)
+    counts = states.sum(axis=1)
     chosen = (counts > 0) & ~is_silent
     if not chosen.any():
         return float("nan")
-    return float(np.median((configured & in_use).sum(axis=1)[chosen] / counts[chosen]))
+    return float(np.median(states[:, _IN_USE].sum(axis=1)[chosen] / counts[chosen]))
 
 
-def sweep_age_s(probed_ns: NDArray[np.uint64], which: NDArray[np.bool_], now_ns: int) -> float:
-    """Return the age of the oldest newest probe of these EVs (peers, EVs); NaN if there are none. Pure."""
-    if not which.any():
+def sweep_age_s(oldest_ns: NDArray[np.uint64], now_ns: int) -> float:
+    """Return the age of the oldest of these probes, by peer NO_PROBE if it has no EV; NaN if there is none. Pure."""
+    oldest = int(oldest_ns.min(initial=NO_PROBE))
+    if oldest == NO_PROBE:
         return float("nan")
-    oldest = int(probed_ns[which].min())
     return (now_ns - oldest) / 1e9 if oldest else float("inf")
 
 
