@@ -262,46 +262,64 @@ uninstall: ## remove the installed files; same PREFIX, SYSCONFDIR and DESTDIR; t
 	$(if $(DESTDIR),,rm -rf /run/mrcd /sys/fs/bpf/mrcd)
 	$(if $(DESTDIR),,@echo "These stay until the next boot: mrc0 and tmrc0 (ip link del) and routes (ip route flush proto 77, and with ip -6)")
 
+# Debian 12 has Python 3.11 and Debian 13 has 3.13, so that an upgrade from one to the other keeps the package; RHEL 9 has
+# 3.11. For each there are compiled packages inside, whatever Python and architecture this machine has.
+DEB = FORMAT=deb PYTHONS="3.11 3.13"
+HOST_ARCH = $(shell dpkg --print-architecture)
+ARCH = $(HOST_ARCH)
 .PHONY: deb
-deb: ## build a Debian package with the files of `install`, in build/
-	@scripts/set-up --install
-	@rm -rf build/deb
-	@$(MAKE) install-python DESTDIR=$(CURDIR)/build/deb PREFIX=/usr
-	@$(MAKE) install-next-python install-files DESTDIR=$(CURDIR)/build/deb PREFIX=/usr
-	scripts/deploy/debian/build build/deb build
+deb: set-up ## build a Debian package with the files of `install`, in build/; ARCH=arm64 for another architecture
+	@$(MAKE) package-tree $(DEB)
+	@$(IN_VENV) scripts/deploy/package/build deb build/deb build $(ARCH)
 
-# For RHEL 9's Python 3.11, whatever Python this machine has: its compiled packages, and its path.
 .PHONY: rpm
-rpm: ## build an RPM with the files of `install`, in build/
-	@scripts/set-up --rpm
-	@rm -rf build/rpm
-	@$(MAKE) install-python DESTDIR=$(CURDIR)/build/rpm PREFIX=/usr
-	@$(MAKE) install-next-python install-files DESTDIR=$(CURDIR)/build/rpm PREFIX=/usr
-	@$(IN_VENV) scripts/deploy/rpm/build build/rpm build
+rpm: set-up ## build an RPM with the files of `install`, in build/; ARCH=arm64 for another architecture
+	@$(MAKE) package-tree FORMAT=rpm PYTHONS=3.11
+	@$(IN_VENV) scripts/deploy/package/build rpm build/rpm build $(ARCH)
 
-# The package has the compiled Python packages of Debian 12 and 13, so that an upgrade from one to the other keeps it.
-PYTHONS := python3.11 python3.13
-.PHONY: install-next-python
-install-next-python:
-	for p in $(filter-out $(notdir $(wildcard $(TREE)/lib/mrcd/lib/python*)),$(PYTHONS)); do \
-		to=$(TREE)/lib/mrcd/lib/$$p/site-packages && \
-		$(PIP_INSTALL) --no-compile --only-binary :all: --python-version $${p#python} --target $$to \
-			--require-hashes -r scripts/deploy/requirements.txt && \
-		cp -a $(TREE)/lib/mrcd/lib/python*/site-packages/mrcd $(TREE)/lib/mrcd/lib/python*/site-packages/mrcd-* $$to \
-		|| exit; done
+.PHONY: package-tree package-pythons package-wheels
+package-tree:
+	@scripts/set-up --install
+	@rm -rf build/$(FORMAT)
+	@$(MAKE) install-python DESTDIR=$(CURDIR)/build/$(FORMAT) PREFIX=/usr
+	@$(MAKE) install-files package-pythons DESTDIR=$(CURDIR)/build/$(FORMAT) PREFIX=/usr
+
+# pip's options for the compiled packages of architecture $1.
+pip_platforms = --no-deps --only-binary :all: --require-hashes -r scripts/deploy/requirements.txt \
+	$(foreach v,manylinux2014 manylinux_2_28 manylinux_2_34,--platform $v_$(if $(filter arm64,$1),aarch64,x86_64))
+PYTHON_LIB = $(TREE)/lib/mrcd/lib
+package-pythons:
+	for v in $(PYTHONS); do \
+		to=$(PYTHON_LIB).new/python$$v/site-packages && \
+		$(PIP_INSTALL) --no-compile $(call pip_platforms,$(ARCH)) --python-version $$v --target $$to && \
+		cp -a $(PYTHON_LIB)/python*/site-packages/mrcd $(PYTHON_LIB)/python*/site-packages/mrcd-* $$to || exit; done
+	rm -rf $(PYTHON_LIB) && mv $(PYTHON_LIB).new $(PYTHON_LIB)
+
+# All that package-tree takes from an index, for a system that reaches none.
+PIP_DOWNLOAD = $(PYTHON) -m pip download --quiet --disable-pip-version-check --no-input --dest build/wheels
+package-wheels:
+	rm -rf build/wheels
+	for v in $(PYTHONS); do \
+		$(foreach a,$(sort $(ARCH) $(HOST_ARCH)),$(PIP_DOWNLOAD) $(call pip_platforms,$a) --python-version $$v || exit;) done
+	$(PIP_DOWNLOAD) setuptools wheel
 
 # The smallest system of each Debian that the package is for, with what the package depends on, and ip, ping and rpm for
 # the tests. They come from where apt gets its packages; without that, the tests of these systems are skipped.
-build/roots/%: scripts/deploy/debian/build
+build/roots/%:
 	rm -rf $@ $@.part && mkdir -p build/roots
 	! debootstrap --variant=minbase --include=systemd,python3,python3-bpfcc,libbpf1,iproute2,iputils-ping,rpm $* $@.part \
 		"$$(apt-get indextargets --format '$$(SITE)' 'Created-By: Packages' | head -n 1)" >build/roots/$*.log || mv $@.part $@
 
 .PHONY: deb-clean
 deb-clean: set-up build/roots/bookworm ## build the package in the smallest Debian 12, where nothing of this machine gets into it
-	@[ ! -d build/roots/bookworm ] || scripts/deploy/debian/clean-build build/roots/bookworm build
-	@[ -d build/roots/bookworm ] || echo "No Debian 12 to build in (build/roots/bookworm.log): the package is built here"
-	@[ -d build/roots/bookworm ] || $(MAKE) deb
+	@if [ -d build/roots/bookworm ]; then \
+		$(MAKE) package-wheels $(DEB) && \
+		scripts/deploy/package/in-root build/roots/bookworm build/deb $(MAKE) package-tree $(DEB) ARCH=$(ARCH) && \
+		$(IN_VENV) scripts/deploy/package/build deb build/deb build $(ARCH); \
+	else \
+		echo "No Debian 12 to build in (build/roots/bookworm.log): the package is built here"; \
+		$(MAKE) deb; \
+	fi
 
 # Not part of `test`: building the package takes minutes.
 .PHONY: test-deb

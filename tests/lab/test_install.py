@@ -4,6 +4,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -125,19 +126,24 @@ def test_bash_completes(installed: Path, typed: list[str], offered: str) -> None
     assert offered in _run("bash", "-c", text).split()
 
 
-def test_debian_package(tree: Path, tmp_path: Path) -> None:
-    subprocess.run(
-        [str(ROOT / "scripts/deploy/debian/build"), str(tree), str(tmp_path)],
-        check=True,
-        capture_output=True,
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "COMPRESS": "none"},
+def _package(tree: Path, form: str, to: Path, architecture: str = "amd64") -> Path:
+    build = ROOT / "scripts/deploy/package/build"
+    path = f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
+    done = subprocess.run(
+        [build, form, tree, to, architecture], capture_output=True, text=True, cwd=ROOT, env={"PATH": path}
     )
-    (package,) = tmp_path.glob("mrcd_*.deb")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (package,) = to.glob(f"mrcd*.{form}")
+    return package
+
+
+def test_debian_package(tree: Path, tmp_path: Path) -> None:
+    package = _package(tree, "deb", tmp_path, "arm64")
     fields = dict(line.split(": ", 1) for line in _run("dpkg-deb", "--field", package).splitlines() if ": " in line)
-    assert (fields["Package"], fields["Version"]) == ("mrcd", mrcd.__version__)
+    assert (fields["Package"], fields["Version"], fields["Architecture"]) == ("mrcd", mrcd.__version__, "arm64")
     assert "python3-bpfcc" in fields["Depends"]
     contents = {line.split()[5].removeprefix("./") for line in _run("dpkg-deb", "--contents", package).splitlines()}
     assert contents >= FILES
-    assert _run("dpkg-deb", "--info", package, "postinst").startswith("#!/bin/sh")
     for script in ("postinst", "prerm", "postrm"):
-        _run("sh", "-n", ROOT / "scripts/deploy/debian" / script)
+        text = _run("dpkg-deb", "--info", package, script)
+        subprocess.run(["sh", "-n"], input=text, text=True, check=True)

@@ -103,9 +103,8 @@ def test_the_unit_leaves_the_data_plane_alone() -> None:
     "script",
     [
         "scripts/set-up",
-        "scripts/deploy/debian/build",
-        "scripts/deploy/debian/clean-build",
-        "scripts/deploy/rpm/build",
+        "scripts/deploy/package/build",
+        "scripts/deploy/package/in-root",
         "scripts/deploy/prolog-slurmctld",
         "scripts/deploy/task-prolog",
         "scripts/deploy/health-check",
