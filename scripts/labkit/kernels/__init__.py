@@ -5,6 +5,7 @@ matrix         a row per kernel, a column per check
 guest          runs the checks on the kernel
 programs       the checks of the programs
 labs           the checks in small labs
+stacked        the checks of a pod's device over mrc0, and of a NIC in a VRF
 shaped         the checks of hosts that pace, shape or queue their traffic
 machine        boots a kernel for one command
 host, pair     one machine, or two, that stay up, with network cards

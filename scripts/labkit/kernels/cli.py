@@ -13,7 +13,7 @@ from labkit import entry
 from labkit.kernels import arm64, fresh_debian, geneve, guest, machine, matrix, nics, packages
 
 _QUICK = ("programs", "smoke")
-_WHOLE = ("programs", "packets", "lab", "life", "tunnels", "shaped", "lockdown")
+_WHOLE = ("programs", "packets", "lab", "life", "tunnels", "stacked", "shaped", "lockdown")
 _RESULTS = packages.CACHE / "results"
 _SERIES = click.Choice(packages.SERIES)
 

@@ -23,6 +23,7 @@ PARTS = {
     "lab": "labkit.kernels.labs:lab",
     "life": "labkit.kernels.labs:life",
     "tunnels": "labkit.kernels.labs:tunnels",
+    "stacked": "labkit.kernels.stacked:stacked",
     "shaped": "labkit.kernels.shaped:shaped",
     "lockdown": "labkit.kernels.labs:lockdown",  # the last: it cannot be undone
 }

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,12 @@ _UDP_RATE = "2M"  # bit/s: a socket holds what arrives while an emulated CPU pau
 LEAST = 1e6  # bit/s of TCP; a lower rate means repeated retransmissions
 _EMPTY_MOST = 9 if EMULATED else 3  # intervals of 100 ms without a byte while a T1 dies; an emulated CPU pauses
 EVERY_DEVICE = "LAB_EVERY_DEVICE"  # environment variable: this kernel has all modules, so every tunnel must work
-_NO_DEVICE = ("Unknown device type", "Operation not supported")
+NO_DEVICE = ("Unknown device type", "Operation not supported")
 
 
 def smoke(say: Say, _: Path) -> None:
     """Runs the smallest lab: both IP versions, and a T1 that dies."""
-    with _lab(SMALLEST) as lab:
+    with small_lab(SMALLEST) as lab:
         _reach(say, "smoke", lab, "h1", seconds=1)
         _t1(say, "smoke", lab, "h1")
 
@@ -62,7 +62,7 @@ def lockdown(say: Say, results: Path) -> None:
     say("lockdown", "mrc_unsent is left out", refused == {"mrc_unsent"}, ", ".join(refused) or "nothing is left out")
     for v in verify.verify(object_path(), variants()["all features"]):
         say("lockdown", v.program, not v.error, v.error or "loads")
-    with _lab(SMALLEST) as it:
+    with small_lab(SMALLEST) as it:
         _reach(say, "lockdown", it, "h1", seconds=1)
         _t1(say, "lockdown", it, "h1")
         lacks = json.loads(it.exec(SOURCE, ["mrcctl", "status", "--json"], check=True).stdout)["kernel_lacks"]
@@ -72,7 +72,7 @@ def lockdown(say: Say, results: Path) -> None:
 def lab(say: Say, _: Path) -> None:
     """Runs a small lab with each encapsulation and both granularities."""
     for encapsulation in ("usid", "srh", "ecmp"):
-        with _lab({**SMALL, "encapsulation": encapsulation}) as it:
+        with small_lab({**SMALL, "encapsulation": encapsulation}) as it:
             _reach(say, f"lab {encapsulation} burst", it, "h2", seconds=2)
             file = it.state.cluster_file
             file.write_text(file.read_text().replace('granularity = "burst"', 'granularity = "packet"'))
@@ -86,7 +86,7 @@ def lab(say: Say, _: Path) -> None:
 def life(say: Say, results: Path) -> None:
     """Kills, restarts, upgrades and reloads the daemons under a UDP flow, then detaches, attaches, deletes filters."""
     shape = SMALLEST | {"hosts": 3}
-    with _lab(shape) as it:
+    with small_lab(shape) as it:
         observe.wait_until_good(it, (SOURCE, TARGET), PATIENCE_S)
         result = lifecycle.run(it, 1, _RATE, other=results / OTHER_BUILD, **shape)
         for row in result.tables[0].rows:
@@ -124,14 +124,14 @@ TUNNEL = "192.168.77.{}"
 
 def tunnels(say: Say, _: Path) -> None:
     """Checks tunnels over mrc0, as of a container network, and a forwarding host: bursts pass, none is refused."""
-    with _lab(SMALLEST | {"hosts": 3}) as it:
+    with small_lab(SMALLEST | {"hosts": 3}) as it:
         observe.wait_until_good(it, it.fabric.hosts, PATIENCE_S)
         for kind, words in TUNNELS.items():
             if not make_tunnel(it, words):
                 ok = EVERY_DEVICE not in os.environ
                 say("tunnels", kind, ok, "this kernel has no such device", cell="not had")
                 continue
-            goodput, found = iperf3(it, "h1", 4, 2, [], address=TUNNEL.format(2))
+            goodput, found = iperf3(it, "h1", 4, 2, [], to=TUNNEL.format(2))
             drops = dropped(it)
             ok, found = goodput > LEAST and not drops, f"{found}; drops {drops or 'none'}"
             say("tunnels", kind, ok, found, bits_per_second=goodput)
@@ -140,7 +140,7 @@ def tunnels(say: Say, _: Path) -> None:
         with relay.through(it, "h0", "h1", "h2") as flows:
             for version, ends in zip((4, 6), flows, strict=True):
                 more = ["-B", ends.source_address]
-                goodput, found = iperf3(it, "h2", version, 2, more, address=ends.target_address)
+                goodput, found = iperf3(it, "h2", version, 2, more, to=ends.target_address)
                 say("tunnels", f"forward TCP over IPv{version}", goodput > LEAST, found, bits_per_second=goodput)
                 if not features.kernel_has() & KernelHas.DECAP_L3:
                     words = "this kernel cannot segment them (see mrcctl status)"
@@ -172,9 +172,9 @@ def make_tunnel(it: Lab, words: str) -> bool:
     Raises MachineError if it cannot be made for another reason.
     """
     for host, other, number in (("h0", "h1", 1), ("h1", "h0", 2)):
-        options = words.format(here=_address(host, 4), there=_address(other, 4)).split()
+        options = words.format(here=address(host, 4), there=address(other, 4)).split()
         done = it.exec(host, ["ip", "link", "add", "tunnel", "type", *options])
-        if done.returncode and any(why in done.stderr for why in _NO_DEVICE):
+        if done.returncode and any(why in done.stderr for why in NO_DEVICE):
             return False
         if done.returncode:
             raise MachineError(f"{host}: ip link add tunnel type {words}: {done.stderr.strip()}")
@@ -184,20 +184,22 @@ def make_tunnel(it: Lab, words: str) -> bool:
 
 
 @contextmanager
-def _lab(parameters: dict[str, Any]) -> Iterator[Lab]:
+def small_lab(parameters: dict[str, Any]) -> Iterator[Lab]:
+    """A block with a lab of its own."""
     with entry.own_lab("kernels") as it:
         it.up(**parameters)
         yield it
 
 
-def _address(host: str, version: int) -> str:
+def address(host: str, version: int) -> str:
+    """Returns the inner address of a host of a lab."""
     number = int(host.removeprefix("h")) + 1
     return f"10.99.0.{number}" if version == 4 else f"fd00:99::{number}"
 
 
 def _ping(say: Say, part: str, it: Lab, target: str, when: str) -> None:
     for version in (4, 6):
-        argv = ["ping", "-q", "-c5", "-i0.2", "-W5", _address(target, version)]
+        argv = ["ping", "-q", "-c5", "-i0.2", "-W5", address(target, version)]
         done = it.exec("h0", argv, timeout=PATIENCE_S)
         words = next((line for line in done.stdout.splitlines() if "received" in line), done.stderr.strip())
         say(part, f"ping IPv{version} {when}", " 0% packet loss" in words, words)
@@ -240,11 +242,21 @@ def _server(it: Lab, host: str) -> Iterator[None]:
 
 
 def iperf3(
-    it: Lab, target: str, version: int, seconds: float, more: list[str], address: str | None = None
+    it: Lab,
+    target: str,
+    version: int,
+    seconds: float,
+    more: list[str],
+    *,
+    to: str | None = None,
+    inside: Sequence[str] = (),
 ) -> tuple[float, str]:
-    """Returns the received bits per second, and a description. 0 if too many UDP packets were lost."""
+    """Returns the received bits per second, and a description. 0 if too many UDP packets were lost.
+
+    `inside`: what h0 runs the client by, as in a namespace of its own.
+    """
     with _server(it, target):
-        argv = ["iperf3", "-J", "-c", address or _address(target, version), "-t", f"{seconds:g}", *more]
+        argv = [*inside, "iperf3", "-J", "-c", to or address(target, version), "-t", f"{seconds:g}", *more]
         done = it.exec("h0", argv, timeout=PATIENCE_S)
     return iperf3_result(done)
 
@@ -265,7 +277,7 @@ def iperf3_result(done: "subprocess.CompletedProcess[str]") -> tuple[float, str]
 
 def _t1(say: Say, part: str, it: Lab, target: str) -> None:
     """Kills a T1 under a flow: its EVs are left, the flow continues, the EVs return."""
-    argv = ["iperf3", "-J", "-c", _address(target, 4), "-t", "8", "-i", "0.1"]
+    argv = ["iperf3", "-J", "-c", address(target, 4), "-t", "8", "-i", "0.1"]
     with _server(it, target):
         flow = it.popen("h0", argv, stdout=subprocess.PIPE, text=True)
         bad = {p["ev"] for p in observe.paths(it, "h0", target) if p["plane"] == 0 and p["t1"] == 1}

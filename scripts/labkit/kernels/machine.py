@@ -40,7 +40,7 @@ _ended = Event()  # set: no machine may be started any more
 # vng and qemu are in a PID namespace that ends with its first process, so the machine ends however this process does.
 ENDED_WITH_US = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"]
 _BOOT = """\
-modprobe -a veth virtio_blk squashfs sch_tbf sch_ingress cls_bpf act_bpf vxlan geneve ipip ip_gre 2>/dev/null
+modprobe -a veth virtio_blk squashfs sch_tbf sch_ingress cls_bpf act_bpf vxlan geneve ipip ip_gre ipvlan vrf 2>/dev/null
 mkdir /run/files && mount --all --fstab {results}/fstab || exit 70
 export PYTHONDONTWRITEBYTECODE=1 LAB_RESULTS={results} LAB_PATIENCE={patience}
 cd {repository}
