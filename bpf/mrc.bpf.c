@@ -202,7 +202,7 @@ int mrc_pop(struct __sk_buff *skb)
 	struct cursor c;
 	enum mrc_drop reason;
 	enum parsed parsed;
-	__u32 plane, mark = popped_by_xdp(skb);
+	__u32 plane, of_ev, mark = popped_by_xdp(skb);
 
 	if (mark)
 		return deliver(skb, 1, mark == POPPED_OF_BURST);
@@ -226,7 +226,8 @@ int mrc_pop(struct __sk_buff *skb)
 			pop_icmp(skb, vlan);
 		return leave_to_kernel(skb, ETH_HLEN);
 	}
-	plane = arrival_plane(o.ip6, skb->ifindex, vlan);
+	of_ev = parsed == PARSED_OURS ? plane_of_ev(&o) : NO_PLANE;
+	plane = arrival_plane(o.ip6, of_ev, skb->ifindex, vlan);
 	if (plane == NO_PLANE)
 		return leave_to_kernel(skb, ETH_HLEN);
 	if (parsed == PARSED_TRUNCATED)
@@ -237,7 +238,7 @@ int mrc_pop(struct __sk_buff *skb)
 		return TC_ACT_SHOT; /* consumed, not dropped */
 	if (is_link_probe(o.mrc))
 		return pop_link_probe(skb, ETH_HLEN + o.length - sizeof(*o.mrc), plane);
-	reason = verify_arrival(&o, plane, &a);
+	reason = verify_arrival(&o, plane, of_ev, &a);
 	if (reason)
 		return drop_skb(reason);
 	if (!lengths_agree(&o, skb->gso_size) ||
@@ -269,7 +270,7 @@ SEC("xdp.frags")
 int mrc_pop_xdp(struct xdp_md *ctx)
 {
 	struct cursor c;
-	__u32 packets = 1, plane, headers, length = bpf_xdp_get_buff_len(ctx), of_burst, csum;
+	__u32 packets = 1, plane, of_ev, headers, length = bpf_xdp_get_buff_len(ctx), of_burst, csum;
 	struct arrival a = {};
 	struct outer o = {};
 	struct ethhdr eth, *inner_eth;
@@ -288,11 +289,12 @@ int mrc_pop_xdp(struct xdp_md *ctx)
 	if (o.vlan)
 		vlan = bpf_ntohs(o.vlan->tci) & VLAN_VID_MASK;
 	/* If the NIC has stripped the tag, no plane is found, and mrc_pop does the work. */
-	plane = arrival_plane(o.ip6, ctx->ingress_ifindex, vlan);
+	of_ev = plane_of_ev(&o);
+	plane = arrival_plane(o.ip6, of_ev, ctx->ingress_ifindex, vlan);
 	/* A tool's packet socket comes behind this hook. */
 	if (plane == NO_PLANE || is_diagnostic_reply(&o) || is_link_probe(o.mrc))
 		return XDP_PASS;
-	reason = verify_arrival(&o, plane, &a);
+	reason = verify_arrival(&o, plane, of_ev, &a);
 	if (reason)
 		return drop_xdp(reason);
 	if (o.mrc->type != MRC_DATA)

@@ -412,8 +412,8 @@ struct mrc_settings {
 };
 _Static_assert(sizeof(struct mrc_settings) == 80, "mrc_settings is 80 bytes");
 
-/* When an EV is left and when it returns: [health] in the configuration. No constants, so that a reload changes them in
- * the running programs.
+/* When an EV is left and when it returns: [health] in the configuration. These are variables, because a reload changes
+ * them in the running programs.
  */
 struct mrc_health {
 	__u32 probe_packets; /* wire packets after which a report is requested, */

@@ -14,7 +14,7 @@
 /* Entries of the maps whose index is a hash. More entries mean fewer flows that share one. All are powers of two. */
 #define ACK_FLOWS 4096 /* flows that share an entry count as one flow */
 #define FLOWLETS 8192 /* flows that share an entry share its pauses */
-#define SACK_GAPS 4096 /* while one flow hides a gap, the flows that share its entry hide none */
+#define SACK_GAPS 4096 /* while one flow hides a gap or loses packets, the flows that share its entry hide none */
 
 #define T1_FAILURES 8 /* failures whose neighbours are being probed: twice T1_FAILURES_PER_WINDOW; a power of two */
 #define T0_VERDICTS 2048 /* T0s; a power of two */

@@ -29,14 +29,16 @@ struct arrival {
 	struct mrc_auth *untagged; /* data that is accepted without a tag: where it is counted; else NULL */
 };
 
-/* Return the plane of a NIC and VLAN, or NO_PLANE. A global function, so that the verifier walks through what follows
- * once, and not for each plane.
+/* Return the plane of a NIC and VLAN, or NO_PLANE: `likely` is tried first. A global function, so that the verifier walks
+ * through what follows once, and not for each plane.
  */
-__noinline __u32 nic_plane(__u32 ifindex, __u32 vlan)
+__noinline __u32 nic_plane(__u32 likely, __u32 ifindex, __u32 vlan)
 {
-	const struct mrc_plane *plane;
+	const struct mrc_plane *plane = likely < settings.planes ? plane_at(likely) : 0;
 	__u32 i;
 
+	if (plane && plane->ifindex == ifindex && plane->vlan == vlan)
+		return likely;
 	for (i = 0; i < MRC_MAX_PLANES && i < settings.planes; i++) {
 		plane = plane_at(i);
 		if (plane && plane->ifindex == ifindex && plane->vlan == vlan)
@@ -45,10 +47,16 @@ __noinline __u32 nic_plane(__u32 ifindex, __u32 vlan)
 	return NO_PLANE;
 }
 
-/* Return the plane on which a packet to this host arrived, or NO_PLANE. */
-static __always_inline __u32 arrival_plane(const struct ipv6hdr *ip6, __u32 ifindex, __u16 vlan)
+/* Return the plane of a packet's EV. Its header is not verified yet. */
+static __always_inline __u32 plane_of_ev(const struct outer *o)
 {
-	__u32 number = nic_plane(ifindex, vlan);
+	return bpf_ntohs(o->mrc->ev) / settings.evs_per_plane;
+}
+
+/* Return the plane on which a packet to this host arrived, or NO_PLANE. */
+static __always_inline __u32 arrival_plane(const struct ipv6hdr *ip6, __u32 likely, __u32 ifindex, __u16 vlan)
+{
+	__u32 number = nic_plane(likely, ifindex, vlan);
 	const struct mrc_plane *plane;
 
 	OPAQUE(number); /* the compiler knows its bounds, and would leave out checks that the verifier wants */
@@ -74,8 +82,10 @@ static __always_inline void request_clock(const struct mrc_peer *peer, __u32 hos
 		request_report(host_id);
 }
 
-/* Verify the MRC header, the outer source, and the tag of data, and fill in the arrival. Returns 0 or a drop reason. */
-static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 plane, struct arrival *a)
+/* Verify the MRC header, the outer source, and the tag of data, and fill in the arrival. `of_ev` is the plane of the EV.
+ * Returns 0 or a drop reason.
+ */
+static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32 plane, __u32 of_ev, struct arrival *a)
 {
 	if (!is_right_version(o->mrc))
 		return MRC_DROP_BAD_VERSION;
@@ -90,12 +100,9 @@ static __always_inline enum mrc_drop verify_arrival(const struct outer *o, __u32
 	a->ev = bpf_ntohs(o->mrc->ev);
 	if (a->ev >= settings.evs_per_plane * settings.planes)
 		return MRC_DROP_BAD_EV;
-	a->plane = a->ev / settings.evs_per_plane;
-	if (a->plane != plane) {
-		if (o->mrc->type != MRC_PROBE_REPLY) /* a reply may come by another plane than its request */
-			return MRC_DROP_WRONG_PLANE;
-		a->plane = plane;
-	}
+	if (of_ev != plane && o->mrc->type != MRC_PROBE_REPLY) /* a reply may come by another plane than its request */
+		return MRC_DROP_WRONG_PLANE;
+	a->plane = plane;
 	if (!same_address(&o->ip6->saddr, a->peer->address[a->plane & (MRC_MAX_PLANES - 1)]))
 		return MRC_DROP_WRONG_SOURCE;
 	if (o->mrc->type == MRC_DATA) {
@@ -306,7 +313,7 @@ static __noinline int pop_icmp(struct __sk_buff *skb, __u16 vlan)
 	c.end = (void *)(long)skb->data_end;
 	if (!TAKE(&c, eth) || !TAKE(&c, ip6))
 		return 0;
-	number = arrival_plane(ip6, skb->ifindex, vlan);
+	number = arrival_plane(ip6, NO_PLANE, skb->ifindex, vlan);
 	plane = plane_at(number);
 	if (plane)
 		handle_icmp(&c, ip6, plane, number);
@@ -337,7 +344,7 @@ static __always_inline int restore_ethernet(struct __sk_buff *skb, __u16 vlan)
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end || eth->h_proto == eth_type)
 		return 0;
 	if ((void *)(ip6 + 1) > (void *)(long)skb->data_end ||
-	    arrival_plane(ip6, skb->ifindex, vlan) == NO_PLANE)
+	    arrival_plane(ip6, NO_PLANE, skb->ifindex, vlan) == NO_PLANE)
 		return -1;
 	return bpf_skb_change_head(skb, ETH_HLEN, 0) ||
 	       bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &eth_type, sizeof(eth_type), 0);

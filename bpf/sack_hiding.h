@@ -19,7 +19,9 @@
 #define TCP_OPTION_SACK 5
 #define TCP_OPTION_TIMESTAMP 8
 #define TCP_OPTION_UNKNOWN 253 /* for experiments (RFC 4727 §6): TCP ignores it */
-#define LOSSY_WINDOWS 64
+#define LOSSY_WINDOWS 64 /* for so long a flow is shown all gaps after one has lasted */
+#define ONE_BLOCK 10 /* bytes of a SACK option with one block */
+#define RIGHT_EDGE 6 /* offset of the first block's right edge, in a SACK option (RFC 2018 §3) */
 #define TIMESTAMP_LENGTH 12 /* bytes, with the two NOPs before it */
 
 /* Return how long gaps are hidden from this host's TCP: 1.5 times the delay skew between planes; 0 = never. */
@@ -59,33 +61,40 @@ static __always_inline __u32 flow_of_ack(struct __sk_buff *skb, const struct mrc
 	return (*(__u32 *)tcp ^ *(__u32 *)&key->address[12] ^ source * 0x85ebca6bu) * 0x9e3779b1u;
 }
 
-/* Return 1 if the gap of a flow is to be hidden: if it is younger than `window_ns`, and none before has lasted. */
-static __always_inline int is_young(__u32 flow, __u32 ack, __u64 window_ns)
+/* Note the gap of a flow. Returns 1 if it is to be hidden: it is younger than `window_ns`, and none has lasted lately. */
+static __always_inline int note_gap(__u32 flow, __u32 ack, __u64 window_ns)
 {
 	__u32 slot = flow >> 20 & (SACK_GAPS - 1);
 	struct mrc_sack_gap *gap = bpf_map_lookup_elem(&mrc_sack_gaps, &slot);
-	__u64 now = now_ns();
+	__u64 now = now_ns(), kept_ns;
 
 	if (!gap)
 		return 0;
-	if (gap->flow != flow) {
-		if (!aged(now, gap->ns, window_ns))
-			return 0; /* the flows would otherwise restart each other's window */
-	} else if (gap->is_lossy) {
-		if (!aged(now, gap->ns, LOSSY_WINDOWS * window_ns))
-			return 0;
-	} else if (gap->ack == ack) {
+	kept_ns = gap->is_lossy ? LOSSY_WINDOWS * window_ns : window_ns;
+	if (gap->flow == flow && !gap->is_lossy && gap->ack == ack) {
 		if (!aged(now, gap->ns, window_ns))
 			return 1;
 		gap->is_lossy = 1;
 		gap->ns = now;
 		return 0;
 	}
+	/* Flows that share an entry would otherwise restart each other's window. */
+	if ((gap->flow != flow || gap->is_lossy) && !aged(now, gap->ns, kept_ns))
+		return 0;
 	gap->flow = flow;
 	gap->ack = ack;
 	gap->ns = now;
 	gap->is_lossy = 0;
 	return 1;
+}
+
+/* Return 1 if a SACK option tells of a duplicate (RFC 2883), and of no gap: its only block is before the ACK. */
+static __always_inline int is_duplicate_only(struct __sk_buff *skb, __u32 option, __u8 length, __u32 ack)
+{
+	__be32 right;
+
+	return length == ONE_BLOCK && !bpf_skb_load_bytes(skb, option + RIGHT_EDGE, &right, sizeof(right)) &&
+	       (__s32)(bpf_ntohl(right) - ack) <= 0;
 }
 
 /* Hide the SACK option of a popped packet, if its gap is younger than `window_ns`. Returns 1 if it did. */
@@ -94,7 +103,7 @@ __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 	struct mrc_prefix key = {};
 	struct inner inner = {};
 	struct tcphdr tcp;
-	__u32 at, option;
+	__u32 at, option, ack;
 	__be16 from, to;
 
 	if (parse_inner(skb, &key, &inner) || inner.ip_proto != IPPROTO_TCP || inner.fragment)
@@ -103,8 +112,11 @@ __noinline int hide_sack(struct __sk_buff *skb, __u64 window_ns)
 	if (bpf_skb_load_bytes(skb, at, &tcp, sizeof(tcp)))
 		return 0;
 	option = sack_at(skb, at, &tcp);
-	if (!option || bpf_skb_load_bytes(skb, at + option, &from, sizeof(from)) ||
-	    !is_young(flow_of_ack(skb, &key, &tcp), bpf_ntohl(tcp.ack_seq), window_ns))
+	if (!option || bpf_skb_load_bytes(skb, at + option, &from, sizeof(from)))
+		return 0;
+	ack = bpf_ntohl(tcp.ack_seq);
+	if (is_duplicate_only(skb, at + option, bpf_ntohs(from), ack) ||
+	    !note_gap(flow_of_ack(skb, &key, &tcp), ack, window_ns))
 		return 0;
 	to = (from & bpf_htons(0xff)) | bpf_htons(TCP_OPTION_UNKNOWN << 8);
 	bpf_l4_csum_replace(skb, at + offsetof(struct tcphdr, check), from, to, sizeof(to));

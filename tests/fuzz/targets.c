@@ -22,7 +22,7 @@ static void fuzz_outer(const __u8 *bytes, __u32 length)
 	require(o.udp->dest == bpf_htons(settings.udp_port));
 	require(!o.srh || (!o.srh->segments_left && o.length <= IP6 + MRC_SRH_MAX + sizeof(struct outer_l4)));
 	/* Fields of these headers that every caller reads. */
-	arrival_plane(o.ip6, FIRST_IFINDEX, o.vlan ? bpf_ntohs(o.vlan->tci) & VLAN_VID_MASK : 0);
+	arrival_plane(o.ip6, plane_of_ev(&o), FIRST_IFINDEX, o.vlan ? bpf_ntohs(o.vlan->tci) & VLAN_VID_MASK : 0);
 	is_diagnostic_reply(&o);
 	lengths_agree(&o, 0);
 	is_trimmed(&o, c.end, length, length - ETH_HLEN - o.length);

@@ -96,6 +96,35 @@ def test_a_flow_that_loses_packets_is_shown_all_gaps(bench: Bench) -> None:
     assert seen(bench, lost[2]) == with_sack_hidden(lost[2])
 
 
+def test_a_report_of_a_duplicate_is_told_and_begins_no_gap(bench: Bench) -> None:
+    """By it, TCP finds that it need not have sent a packet again (RFC 2883)."""
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
+    duplicate, overtaken = (gap_ack(4000, [*NOPS, ("SAck", edges)]) for edges in ((500, 600), (5000, 6000)))
+    assert seen(bench, duplicate) == bytes(duplicate)
+    advance(20 * MS)
+    assert seen(bench, overtaken) == with_sack_hidden(overtaken)
+
+
+def entry(packet: Packet) -> int:
+    """Returns the index of an ACK's flow in mrc_sack_gaps (bpf/sack_hiding.h), of IPv4."""
+    source, destination, ports = (int.from_bytes(bytes(packet)[at : at + 4], "little") for at in (12, 16, 20))
+    flow = (ports ^ destination ^ source * 0x85EBCA6B) * 0x9E3779B1 & 0xFFFFFFFF
+    return flow >> 20
+
+
+def test_a_flow_that_loses_packets_keeps_its_entry(bench: Bench) -> None:
+    bench.peer(H2)["plane_skew_ns"] = 10_000_000
+    lossy = gap_ack()
+    assert seen(bench, lossy) == with_sack_hidden(lossy)
+    others = (gap_ack(port=port) for port in range(1024, 65536))
+    sharing = next(packet for packet in others if entry(packet) == entry(lossy))
+    assert seen(bench, sharing) == bytes(sharing)
+    advance(15 * MS)
+    assert seen(bench, lossy) == bytes(lossy)
+    advance(16 * MS)
+    assert [seen(bench, packet) for packet in (sharing, gap_ack(1500))] == [bytes(sharing), bytes(gap_ack(1500))]
+
+
 def test_flows_have_gaps_of_their_own(bench: Bench) -> None:
     bench.peer(H2)["plane_skew_ns"] = 10_000_000
     assert seen(bench, gap_ack()) == with_sack_hidden(gap_ack())
