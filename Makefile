@@ -267,6 +267,8 @@ uninstall: ## remove the installed files; same PREFIX, SYSCONFDIR and DESTDIR; t
 DEB = FORMAT=deb PYTHONS="3.11 3.13"
 HOST_ARCH = $(shell dpkg --print-architecture)
 ARCH = $(HOST_ARCH)
+MACHINE_amd64 = x86_64
+MACHINE_arm64 = aarch64
 .PHONY: deb
 deb: set-up ## build a Debian package with the files of `install`, in build/; ARCH=arm64 for another architecture
 	@$(MAKE) package-tree $(DEB)
@@ -282,11 +284,12 @@ package-tree:
 	@scripts/set-up --install
 	@rm -rf build/$(FORMAT)
 	@$(MAKE) install-python DESTDIR=$(CURDIR)/build/$(FORMAT) PREFIX=/usr
-	@$(MAKE) install-files package-pythons DESTDIR=$(CURDIR)/build/$(FORMAT) PREFIX=/usr
+	@$(MAKE) install-files DESTDIR=$(CURDIR)/build/$(FORMAT) PREFIX=/usr
+	@$(MAKE) package-pythons DESTDIR=$(CURDIR)/build/$(FORMAT) PREFIX=/usr
 
 # pip's options for the compiled packages of architecture $1.
 pip_platforms = --no-deps --only-binary :all: --require-hashes -r scripts/deploy/requirements.txt \
-	$(foreach v,manylinux2014 manylinux_2_28 manylinux_2_34,--platform $v_$(if $(filter arm64,$1),aarch64,x86_64))
+	$(foreach v,manylinux2014 manylinux_2_28 manylinux_2_34,--platform $v_$(or $(MACHINE_$1),$(error ARCH=$1: packages are for amd64 and arm64)))
 PYTHON_LIB = $(TREE)/lib/mrcd/lib
 package-pythons:
 	for v in $(PYTHONS); do \
@@ -334,7 +337,7 @@ test-rpm: set-up rpm build/roots/bookworm ## install, start and remove the RPM o
 .PHONY: image
 image: deb ## build a container image in build/, an OCI archive: the package, Python and libbpf
 	@scripts/set-up --image
-	@scripts/deploy/image/build "$$(ls -t build/mrcd_*.deb | head -n 1)" build
+	@scripts/deploy/image/build "$$(ls -t build/mrcd_*_$(HOST_ARCH).deb | head -n 1)" build
 
 .PHONY: test-image
 test-image: set-up image ## run the image under podman in a lab: the commands of docs/containers.md, and an upgrade; check the manifests

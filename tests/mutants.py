@@ -207,6 +207,12 @@ MUTANTS = (
     ),
     _mrcd("& (ratio >= _MIN_FACTOR * usual)", "", "grey loss needs not stand out from the other EVs", "grey"),
     _mrcd(
+        "        dataplane.write_health(plan)  # first",
+        "        # first",
+        "a reload does not change [health] in the running programs",
+        "adopt",
+    ),
+    _mrcd(
         "has_key[:, slot] & (accepted == key_id).any(axis=1)",
         "has_key[:, slot]",
         "a host sends with a key that its peer does not have yet",

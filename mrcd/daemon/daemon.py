@@ -220,8 +220,9 @@ class Daemon:
                 await self._routes.drop(row)
 
     async def _write_tables(self, before: Setup | None, after: Setup) -> None:
-        """Write peers, paths, links, keys and prefixes; new tables take over the states of the former ones."""
+        """Write [health], peers, paths, links, keys and prefixes; new tables take over the states of former ones."""
         tables, plan, dataplane = after.tables, after.plan, after.dataplane
+        dataplane.write_health(plan)  # first: it needs nothing, so the way back has it whatever fails
         after.erased.put_back(dataplane.refresh)
         self.use_secrets(plan, after.secrets)
         added = [row for row in after.peers if not tables.peers["configured"][row]]
@@ -229,7 +230,6 @@ class Daemon:
         erased = before.erased if before and before.tables is tables else write_tables.Erased()
         write_tables.write_peers(tables, plan, dataplane.refresh, after.replaced_hosts, erased)
         write_tables.write_links(tables, plan)
-        dataplane.write_health(plan)
         layouts = running_file.layouts_before(self.run_dir)
         for n, _ in enumerate(dataplane.take_over(tables, after.replaced_hosts, layouts)):
             if n % AT_ONCE == 0:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reloads the cluster file under a running data plane: applies the difference, and changes nothing else.
 
-An invalid file, or one that the kernel refuses, changes nothing. The programs' constants are fixed when they are
-loaded. If these change, new programs are loaded and replace the old ones in place. Tables of the same sizes stay, with
-all states and counters.
+An invalid file, or one that the kernel refuses, changes nothing. [health] is changed in the running programs. Their
+constants are fixed when they are loaded: if these change, new programs are loaded and replace the old ones in place.
+Tables of the same sizes stay, with all states and counters.
 """
 
 import asyncio

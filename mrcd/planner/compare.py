@@ -83,16 +83,18 @@ class Comparison:
         plane, me = switch.plane, switch.name
         is_t0 = switch.kind == "t0"
         below = self._hosts(switch.number) if is_t0 else ""
-        for sid in switch.sids:
-            yield sid, f"all EVs from and to {below} in plane {plane}" if is_t0 else f"all EVs through {me}"
+        of_plane = [f" in plane {p}" if len(switch.planes) > 1 else "" for p in switch.planes]
+        for sid, where in zip(switch.sids, of_plane, strict=False):
+            yield sid, f"all EVs from and to {below} in plane {plane}" if is_t0 else f"all EVs through {me}{where}"
         affected: tuple[str, ...]
         for port in switch.ports:
             if not is_t0:
                 hosts = self._hosts(int(port.neighbour.rpartition("-")[2]))
-                evs, own = f"EVs through {me} to {hosts}", f"packets to addresses of {port.far}"
-                affected = (f"{self._packets} through {me} to {hosts}", own, evs)
+                where = f" in plane {port.plane}" if len(switch.planes) > 1 else ""
+                evs, own = f"EVs through {me} to {hosts}{where}", f"packets to addresses of {port.far_switch}"
+                affected = (f"{self._packets} through {me} to {hosts}{where}", own, evs)
             elif port.is_uplink:
-                affected = (f"packets to addresses of {port.far}", f"EVs of {below} through {port.far}")
+                affected = (f"packets to addresses of {port.far_switch}", f"EVs of {below} through {port.far_switch}")
             else:
                 to = f"to {port.neighbour} in plane {plane}"
                 affected = (f"{self._packets} {to}", f"all EVs {to}")

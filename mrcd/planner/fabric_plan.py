@@ -68,14 +68,14 @@ class FabricPlan:
         return self.planes * self.t0s * self.t1s
 
     @property
-    def t1_planes(self) -> int:
+    def planes_with_t1s(self) -> int:
         """Returns the planes that have T1s of their own: the ports of a NIC."""
         return self.planes // self.wanted.rails
 
     @property
     def switches(self) -> int:
         """Returns the number of switches."""
-        return self.planes * self.t0s + self.t1_planes * self.t1s
+        return self.planes * self.t0s + self.planes_with_t1s * self.t1s
 
     @property
     def evs_per_plane(self) -> int:
@@ -121,7 +121,7 @@ class FabricPlan:
                 yield self.host_name(host), f"nic {plane}", f"t0-{plane}-{t0}", str(port)
             for t0 in range(self.t0s):
                 for t1 in range(self.t1s):
-                    rail, first = divmod(plane, self.t1_planes)
+                    rail, first = divmod(plane, self.planes_with_t1s)
                     upper_port = rail * self.t0s + t0
                     yield f"t0-{plane}-{t0}", str(self.hosts_per_t0 + t1), f"t1-{first}-{t1}", str(upper_port)
 
@@ -215,6 +215,8 @@ def _faults(p: FabricPlan) -> Iterator[str]:
 def _remedy(w: Wanted) -> str:
     half = min(w.radix // 2, MAX_PORTS, MAX_T1S)
     most = min(half * min(w.radix // max(w.rails, 1), MAX_T0S), MAX_HOST_ID + 1)
+    if not most:
+        return f"a T1 needs a port for a T0 of each rail: take switches of {w.rails} ports at least, or fewer rails"
     return (
         f"without oversubscription, switches of {w.radix} ports wire {most} hosts in two tiers; take larger switches, "
         "or more hosts per T0 with fewer T1s (--hosts-per-t0, --t1s)"

@@ -47,7 +47,8 @@ def evs_of(p: FabricPlan, part: Part) -> int:
 
 def outcome(p: FabricPlan, part: Part, failed: int) -> Outcome:
     """Returns what is left after `failed` failures of a kind in the worst places."""
-    of = {"nic": p.nics, "t0": p.planes * p.t0s, "t1": p.t1_planes * p.t1s, "link": p.links, "plane": p.planes}[part]
+    t0s, t1s = p.planes * p.t0s, p.planes_with_t1s * p.t1s
+    of = {"nic": p.nics, "t0": t0s, "t1": t1s, "link": p.links, "plane": p.planes}[part]
     of_t0 = min(p.hosts_per_t0, p.wanted.hosts)
     hosts = {"nic": 1, "t0": of_t0, "t1": p.wanted.hosts, "link": of_t0, "plane": p.wanted.hosts}[part]
     lost_evs = min(failed * evs_of(p, part), p.evs_per_peer)

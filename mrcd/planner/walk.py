@@ -90,7 +90,7 @@ class Network:
                 result.add("MTU too small", 1, f"{switch.name} {port.name}: {found.mtus.get(port.name)}")
             if f"{port.address}/64" not in found.addresses.get(port.name, []):
                 result.add("address missing", 1, f"{switch.name} {port.name}: {port.address}")
-            if port.far is None:
+            if port.far_switch is None:
                 sources = found.sources.get(port.name, set()) if port.name in found.filtered else None
                 self._sources[number, self._host_number[port.neighbour]] = sources
         for prefix, paths in found.routes.items():
@@ -122,7 +122,9 @@ class Network:
 
     def _far_node(self, port: Port) -> int:
         """Returns the number of what a port leads to: hosts are behind the switches."""
-        return len(self._node) + self._host_number[port.neighbour] if port.far is None else self._node[port.far]
+        if port.far_switch is None:
+            return len(self._node) + self._host_number[port.neighbour]
+        return self._node[port.far_switch]
 
     # ---- packets ----
 

@@ -18,7 +18,8 @@ from tests.lab.conftest import a_lab, all_good, mrcctl, states, wait_until
 LAB = {"hosts": 4, "planes": 2, "t1": 2}
 RATE = 5_000  # packets per second, of each flow
 SETTING = "\n[health]\ngrey_false_alarms = 2.0\n"
-PROGRAM_SETTING = "overdue_ms = 11\n"  # follows SETTING
+PROGRAM_SETTING = "[overlay]\nflowlet_us = 77\n"
+"""The programs are loaded with it."""
 
 missing = EtcdMembers.missing()
 pytestmark = pytest.mark.skipif(missing is not None, reason=str(missing))
@@ -137,7 +138,7 @@ def test_a_file_reaches_all_hosts_without_a_lost_packet(lab: Lab, whole: EtcdMem
         second = put(lab, "h3", text + SETTING + PROGRAM_SETTING)
         load.go_on()
         assert load.finish()[1] == 0
-    assert [s["key"] for s in second["settings"]] == ["health.overdue_ms"]
+    assert [s["key"] for s in second["settings"]] == ["overlay.flowlet_us"]
     assert (first["programs"], second["programs"]) == (False, True)
     assert second["progress"] == f"4 of 4 hosts run generation {second['generation']}"
     assert generations(lab) == {second["generation"]}
@@ -195,7 +196,7 @@ def test_without_etcd_daemons_restart_and_go_on_with_what_they_knew(lab: Lab, wh
         lab.up(**LAB)
         assert generations(lab) == {generation}
         assert denied_everywhere(lab)
-        assert "overdue_ms = 11" in lab.exec("h3", ["mrcctl", "config", "show"]).stdout
+        assert "flowlet_us = 77" in lab.exec("h3", ["mrcctl", "config", "show"]).stdout
         assert not mrcctl(lab, "h3", "config", "diff")["changed"]
         load.go_on()
         assert load.finish()[1] == 0

@@ -126,19 +126,25 @@ def test_bash_completes(installed: Path, typed: list[str], offered: str) -> None
     assert offered in _run("bash", "-c", text).split()
 
 
-def _package(tree: Path, form: str, to: Path, architecture: str = "amd64") -> Path:
-    build = ROOT / "scripts/deploy/package/build"
+def _package(tree: Path, form: str, architecture: str) -> Path:
+    """Makes a package of a copy of the installed files."""
     path = f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
-    done = subprocess.run(
-        [build, form, tree, to, architecture], capture_output=True, text=True, cwd=ROOT, env={"PATH": path}
-    )
+    argv = [str(a) for a in (ROOT / "scripts/deploy/package/build", form, tree, tree.parent, architecture)]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, env={"PATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
-    (package,) = to.glob(f"mrcd*.{form}")
+    (package,) = tree.parent.glob(f"mrcd*.{form}")
     return package
 
 
-def test_debian_package(tree: Path, tmp_path: Path) -> None:
-    package = _package(tree, "deb", tmp_path, "arm64")
+def test_rpm(tree: Path) -> None:
+    package = _package(tree, "rpm", "amd64")
+    assert package.name == f"mrcd-{mrcd.__version__}-1.x86_64.rpm"
+    assert package.read_bytes()[:4] == b"\xed\xab\xee\xdb"
+    assert (tree / "usr/local/lib/mrcd/bin/python3").readlink().name.startswith("python3.")
+
+
+def test_debian_package(tree: Path) -> None:
+    package = _package(tree, "deb", "arm64")
     fields = dict(line.split(": ", 1) for line in _run("dpkg-deb", "--field", package).splitlines() if ": " in line)
     assert (fields["Package"], fields["Version"], fields["Architecture"]) == ("mrcd", mrcd.__version__, "arm64")
     assert "python3-bpfcc" in fields["Depends"]

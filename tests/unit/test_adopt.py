@@ -23,6 +23,7 @@ from mrcd.fabric.topology import Plan
 from mrcd.kernel.dataplane import Dataplane
 from mrcd.kernel.enums import EvState
 from mrcd.kernel.pinned import Tables
+from mrcd.kernel.settings import health
 from mrcd.net.hooks import Port
 from mrcd.net.messages import Link
 from mrcd.net.netlink import Netlink
@@ -35,8 +36,9 @@ TABLES = ("peers", "evs", "path_stats", "rxs", "reports", "srhs", "planes", "lin
 OLD, NEW = secrets_file.new(1), secrets_file.new(2)
 AUTH = '[auth]\nmode = "required"\nsecret_file = "secrets"\n'
 BEFORE = topology.plan(cluster_file.parse(TEXT + AUTH), "h0")
-# h1 moves, h3 leaves, h4 comes; all packets are shorter.
+# h1 moves, h3 leaves, h4 comes; all packets are shorter, and an EV that lags is left later.
 AFTER_TEXT = TEXT.replace("[cluster]\n", "[cluster]\nmtu = 8000\n").replace('"h3"', '"h4"') + AUTH
+AFTER_TEXT += "[health]\noverdue_ms = 11\n"
 AFTER = topology.plan(cluster_file.parse(AFTER_TEXT), "h0")
 
 
@@ -49,7 +51,7 @@ class Loaded(Programs):
     def __init__(self, tables: Arrays) -> None:
         super().__init__(tables)
         self.tables, self.pins = Path("tables"), Path("pins")
-        self.changed, self.prefixes = False, dict[bytes, int]()
+        self.changed, self.prefixes, self.health = False, dict[bytes, int](), b""
 
     @property
     def is_committed(self) -> bool:
@@ -76,6 +78,9 @@ class Loaded(Programs):
 
     def set_prefixes(self, prefixes: dict[bytes, int]) -> None:
         self.prefixes = prefixes
+
+    def write_health(self, plan: Plan) -> None:
+        self.health = health(plan).tobytes()
 
 
 class Interfaces:
@@ -141,7 +146,7 @@ class Host:
     async def state(self) -> dict[str, object]:
         """Returns all that adopting a plan changes, after the marked routes are written."""
         await self.daemon.write_routes()
-        daemon, found = self.daemon, dict[str, object]()
+        daemon, found = self.daemon, dict[str, object](health=self.programs.health)
         found |= {name: getattr(self.tables, name).tobytes() for name in TABLES}
         found |= {name: self.tables.node[name].tobytes() for name in ("plane_mask", "idle_us", "merge_ifindex")}
         found |= {name: self.tables.auths[name].tobytes() for name in ("tx_slot", "mode", "clock_ns")}

@@ -48,6 +48,7 @@ def test_sizes(wanted: Wanted, t0s: int, t1s: int, hosts_per_t0: int, evs: int) 
         (Wanted(hosts=30_000, radix=1024, hosts_per_t0=50, t1s=16), ["600 T0s", "mrcd knows 512"]),
         (Wanted(hosts=8, radix=1), ["1 radix"]),
         (Wanted(hosts=8, planes=4, rails=3), ["4 planes", "3 rails"]),
+        (Wanted(hosts=8, planes=16, rails=16, radix=8), ["16 × 2 T0s", "16 ports at least"]),
         (Wanted(hosts=1024, planes=4, rails=4, radix=64), ["4 × 32 T0s", "512 hosts"]),
         (Wanted(hosts=300, radix=64, prefixes=(IPv4Network("255.255.255.0/32"),)), ["300 prefixes from 255"]),
     ],
@@ -83,8 +84,8 @@ def test_the_cables_are_those_of_the_switches_ports(wanted: Wanted) -> None:
             if switch.kind == "t0" and not port.is_uplink:
                 found.add((port.neighbour, f"nic {switch.plane}", switch.name, str(port.number)))
             elif port.is_uplink:
-                t1 = switches.switch(port.far or "")
-                (end,) = (end for end in t1.ports if end.far == switch.name)
+                t1 = switches.switch(port.far_switch or "")
+                (end,) = (end for end in t1.ports if end.far_switch == switch.name)
                 found.add((switch.name, str(port.number), t1.name, str(end.number)))
     assert found == set(p.cables())
     assert len(list(switches.names)) == p.switches
@@ -104,8 +105,8 @@ def failed(p: FabricPlan, part: failures.Part) -> list[frozenset[tuple[int, int]
     """The (plane, T1) that each part of the first host takes away."""
     everything = [(plane, t1) for plane in range(p.planes) for t1 in (range(p.t1s) if p.t1s else (-1,))]
     if part == "t1":  # a switch of all rails
-        first = [place for place in everything if place[0] < p.t1_planes]
-        return [frozenset((rail, t1) for rail in range(plane, p.planes, p.t1_planes)) for plane, t1 in first]
+        first = [place for place in everything if place[0] < p.planes_with_t1s]
+        return [frozenset((rail, t1) for rail in range(plane, p.planes, p.planes_with_t1s)) for plane, t1 in first]
     if part == "link":
         return [frozenset([place]) for place in everything]
     return [frozenset(x for x in everything if x[0] == plane) for plane in range(p.planes)]
@@ -138,6 +139,14 @@ def test_what_is_left_is_the_worst_of_all_failures(wanted: Wanted) -> None:
         for evs in (1, failures.floor(p)):
             fewest = failures.first_below(p, part, evs)
             assert min(e for e, _ in worst(p, part, fewest)) < evs <= min(e for e, _ in worst(p, part, fewest - 1))
+
+
+def test_with_rails_and_fewer_evs_than_t1s_more_may_be_left_than_is_said() -> None:
+    """As if the EVs of all rails crossed the same T1s; they are spread over more."""
+    p = plan(Wanted(hosts=12, planes=4, rails=2, radix=12, evs_per_peer=8))
+    for n in range(len(failed(p, "t1")) + 1):
+        found = failures.outcome(p, "t1", n)
+        assert all(found.evs <= evs and found.planes <= planes for evs, planes in worst(p, "t1", n))
 
 
 def test_capacity_and_hosts_of_failures() -> None:

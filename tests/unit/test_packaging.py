@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 import mrcd
@@ -89,6 +90,12 @@ def test_the_example_shows_the_defaults() -> None:
     # Unset means a quarter of the peer's EVs, and a number by granularity, which the example spells out.
     unset = {"cluster": {"ev_min_active"}, "health": {"probe_packets", "probe_late_ms"}}
     assert cluster_file.parse(shown).model_dump(exclude=unset) == cluster_file.parse(text).model_dump(exclude=unset)
+
+
+def test_the_role_installs_what_the_rpm_depends_on() -> None:
+    described = yaml.safe_load((DEPLOY / "package/nfpm.yaml").read_text())["overrides"]["rpm"]["depends"]
+    defaults = yaml.safe_load((DEPLOY / "ansible/roles/mrcd/defaults/main.yml").read_text())
+    assert [d.replace("${FIRST_PYTHON}", "3.11") for d in described] == [*defaults["mrcd_rpm_depends"], "systemd"]
 
 
 def test_the_unit_leaves_the_data_plane_alone() -> None:

@@ -85,10 +85,10 @@ class TablesCollector(Collector):
                 "peers": plan.config.metrics.peers,
             },
         )
-        e = ev_sums(s)
-        yield from _traffic(e, peers)
-        yield from _health(e, peers)
-        yield from _peers(s, e, peers)
+        sums = ev_sums(s)
+        yield from _traffic(sums, peers)
+        yield from _health(sums, peers)
+        yield from _peers(s, sums, peers)
         yield from self._planes()
         yield from link_families(self._daemon.view.links())
         yield self._faults()
@@ -99,7 +99,7 @@ class TablesCollector(Collector):
         if plan.config.metrics.per_ev:
             yield from _each(s)
         yield self._config()
-        yield from _readiness(s, e)
+        yield from _readiness(s, sums)
 
     def _planes(self) -> Iterator[Metric]:
         plan, mask = self._daemon.plan, int(self._daemon.tables.node["plane_mask"])
@@ -206,47 +206,47 @@ def _numbered(values: Iterable[float]) -> Series:
     return (([str(plane)], value) for plane, value in enumerate(values))
 
 
-def _traffic(e: EvSums, peers: PeerSeries) -> Iterator[Metric]:
+def _traffic(sums: EvSums, peers: PeerSeries) -> Iterator[Metric]:
     """Yield the packet counters."""
     text = "Data packets sent on the plane."
-    yield peers.counter("mrc_tx_packets", text, e["tx_packets"], "plane")
+    yield peers.counter("mrc_tx_packets", text, sums["tx_packets"], "plane")
     for name, text, values in (
-        ("mrc_tx_bytes", "Inner bytes sent to the peer.", e["tx_bytes"]),
-        ("mrc_rx_packets", "Data packets received from the peer.", e["rx_packets"]),
-        ("mrc_rx_bytes", "Inner bytes received from the peer.", e["rx_bytes"]),
-        ("mrc_judged_tx_packets", "Data packets sent to the peer and judged: arrived or lost.", e["judged"]),
-        ("mrc_judged_rx_packets", "Those of mrc_judged_tx_packets_total that arrived.", e["arrived"]),
-        ("mrc_peer_ce_packets", "Packets with CE marks that the peer received.", e["rx_ce"]),
-        ("mrc_probes_sent", "Probe requests sent.", e["probe_seq"]),
-        ("mrc_probe_replies", "Probe replies received.", e["replies"]),
-        ("mrc_ev_skips", "Changes of EVs to the state SKIP.", e["skips"]),
+        ("mrc_tx_bytes", "Inner bytes sent to the peer.", sums["tx_bytes"]),
+        ("mrc_rx_packets", "Data packets received from the peer.", sums["rx_packets"]),
+        ("mrc_rx_bytes", "Inner bytes received from the peer.", sums["rx_bytes"]),
+        ("mrc_judged_tx_packets", "Data packets sent to the peer and judged: arrived or lost.", sums["judged"]),
+        ("mrc_judged_rx_packets", "Those of mrc_judged_tx_packets_total that arrived.", sums["arrived"]),
+        ("mrc_peer_ce_packets", "Packets with CE marks that the peer received.", sums["rx_ce"]),
+        ("mrc_probes_sent", "Probe requests sent.", sums["probe_seq"]),
+        ("mrc_probe_replies", "Probe replies received.", sums["replies"]),
+        ("mrc_ev_skips", "Changes of EVs to the state SKIP.", sums["skips"]),
     ):
         yield peers.counter(name, text, values.sum(axis=1) if values.ndim == 2 else values)
     for way, text, values in (
-        ("tx", "Data packets sent on the plane and judged: arrived or lost.", e["judged"]),
-        ("rx", "Those of mrc_plane_judged_tx_packets_total that arrived.", e["arrived"]),
+        ("tx", "Data packets sent on the plane and judged: arrived or lost.", sums["judged"]),
+        ("rx", "Those of mrc_plane_judged_tx_packets_total that arrived.", sums["arrived"]),
     ):
-        sums = values.sum(axis=0).tolist()
-        yield counter(f"mrc_plane_judged_{way}_packets", text, ["plane"], _numbered(float(n) for n in sums))
+        by_plane = values.sum(axis=0).tolist()
+        yield counter(f"mrc_plane_judged_{way}_packets", text, ["plane"], _numbered(float(n) for n in by_plane))
 
 
-def _health(e: EvSums, peers: PeerSeries) -> Iterator[Metric]:
+def _health(sums: EvSums, peers: PeerSeries) -> Iterator[Metric]:
     """Yield the states, usable counts and round trips of EVs."""
-    yield peers.gauge("mrc_evs", "Number of EVs by state.", e["states"], "state")
+    yield peers.gauge("mrc_evs", "Number of EVs by state.", sums["states"], "state")
     text = f"EVs with at least {FLAPPING} recent flaps."
-    yield GaugeMetricFamily("mrc_evs_flapping", text, float(e["flapping"].sum()))
+    yield GaugeMetricFamily("mrc_evs_flapping", text, float(sums["flapping"].sum()))
     text = "Number of EVs that carry traffic."
-    yield peers.gauge("mrc_usable_evs", text, e["usable"], "plane")
+    yield peers.gauge("mrc_usable_evs", text, sums["usable"], "plane")
     text = "Median of the EVs' smoothed round-trip times; NaN without any."
-    yield peers.median("mrc_peer_rtt_seconds", text, e["rtt_s"])
+    yield peers.median("mrc_peer_rtt_seconds", text, sums["rtt_s"])
 
 
-def _peers(s: Snapshot, e: EvSums, peers: PeerSeries) -> Iterator[Metric]:
+def _peers(s: Snapshot, sums: EvSums, peers: PeerSeries) -> Iterator[Metric]:
     floors = s.peers["floor"]
     if peers.is_by_peer:
         text = "1 if a packet from the peer arrived in the last 3 s (with many peers: longer)."
         yield peers.gauge("mrc_peer_reachable", text, s.is_reachable.astype(np.uint8))
-    is_low = e["states"][:, EvState.GOOD] < floors
+    is_low = sums["states"][:, EvState.GOOD] < floors
     text = "Peers: unreachable, or heard lately and with fewer GOOD EVs than the floor, or ok."
     states = [s.is_reachable & ~is_low, s.is_reachable & is_low, ~s.is_reachable]
     yield peers.peers("mrc_peers", text, np.stack(states, axis=1))
@@ -362,12 +362,12 @@ def _loss(document: dict[str, Any]) -> float:
 # ---- whether a job may start: no label has a peer's name, so that one query serves thousands of hosts ----
 
 
-def _readiness(s: Snapshot, e: EvSums) -> Iterator[Metric]:
+def _readiness(s: Snapshot, sums: EvSums) -> Iterator[Metric]:
     """Yield how many EVs are in use, and how old the last full sweep is. `mrcctl fleet check` reads them."""
     text = "Ratio of EVs that are GOOD or SKIP, to the median of the peers that answer; NaN if none does."
-    yield GaugeMetricFamily("mrc_evs_in_use_ratio", text, in_use_ratio(e["states"], s.is_silent))
+    yield GaugeMetricFamily("mrc_evs_in_use_ratio", text, in_use_ratio(sums["states"], s.is_silent))
     text = "Time in which every EV whose plane is up, to peers that answer, was sent a probe; +Inf if one never was."
-    oldest_ns, now_ns = e["oldest_probe_ns"][~s.is_silent], time.monotonic_ns()  # the clock last: no probe is later
+    oldest_ns, now_ns = sums["oldest_probe_ns"][~s.is_silent], time.monotonic_ns()  # the clock last: no probe is later
     yield GaugeMetricFamily("mrc_full_sweep_age_seconds", text, sweep_age_s(oldest_ns, now_ns))
     node = s.tables.node
     config = s.plan.config

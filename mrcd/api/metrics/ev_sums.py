@@ -23,13 +23,13 @@ EvSums = dict[str, NDArray[Any]]
 
 def ev_sums(s: Snapshot) -> EvSums:
     """Return the sums of all peers of a snapshot, which also gets the state of each EV."""
-    parts = [_of(s.part(slice(first, first + _AT_ONCE))) for first in range(0, max(1, len(s.rows)), _AT_ONCE)]
+    parts = [_sum(s.part(slice(first, first + _AT_ONCE))) for first in range(0, max(1, len(s.rows)), _AT_ONCE)]
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     s.configured, s.state = found.pop("configured"), found.pop("state")
     return found
 
 
-def _of(s: Snapshot) -> EvSums:
+def _sum(s: Snapshot) -> EvSums:
     (judged, lost), tx_packets = s.judged_and_lost, s.evs["tx_packets"]  # in this order: judged ≤ sent
     rxs = s.tables.rxs
     found = {

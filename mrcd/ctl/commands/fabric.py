@@ -20,7 +20,7 @@ _format = click.option(
     "--format", "format_", type=click.Choice(FORMATS), required=True, help="The system that runs on the switches."
 )
 _PARTS = {
-    "nic": "NICs of one host",
+    "nic": "NIC ports of one host",
     "t0": "T0s of one host",
     "t1": "T1s",
     "link": "links of a T0 to T1s",
@@ -40,9 +40,9 @@ def _number(name: str, help: str, default: int | None = None, metavar: str = "N"
 
 
 @command("Plan a fabric: switches, cables, uSIDs, and what failures leave.", group=fabric)
-@click.option("--hosts", type=int, required=True, metavar="N", help="Hosts; each has a NIC in every plane.")
+@click.option("--hosts", type=int, required=True, metavar="N", help="Hosts; each has a port in every plane.")
 @_number("--planes", "Parallel fabrics.", 4)
-@_number("--rails", "NICs of a host whose ports lead to the same T1s.", 1)
+@_number("--rails", "Cards of a host that share T1s: each has planes / rails ports.", 1)
 @_number("--radix", "Ports of a switch.", 64)
 @_number("--evs", "EVs per peer, at most.", 256)
 @_number("--hosts-per-t0", "Hosts under a T0; default: half of its ports, evenly filled.")
@@ -153,7 +153,7 @@ def plan_lines(doc: Document, *, width: int | None = None, **_: Any) -> list[str
     used, cables = doc["ports_used"], doc["cables"]
     over = doc["oversubscription_ratio"]
     pairs = [
-        ("hosts", f"{doc['hosts']} with {doc['planes']} NICs each: {doc['nics']} NICs"),
+        ("hosts", f"{doc['hosts']} with {doc['planes']} NIC ports each: {doc['nics']} ports"),
         (
             "each plane",
             f"{doc['t0s']} T0s of {doc['hosts_per_t0']} hosts, {doc['t1s']} T1s; each T0 has a link to each T1"

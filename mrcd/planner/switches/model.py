@@ -45,8 +45,8 @@ class Port:
     networks: tuple[str, ...]  # routed to the neighbour
     source: str | None = None  # the only source address (besides link-local ones) that is forwarded from here
     is_uplink: bool = False
-    plane: int = 0
-    far: str | None = None  # name of the switch at the other end
+    plane: int = 0  # of the link
+    far_switch: str | None = None  # name of the switch at the other end; None: a host
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Switch:
 
     name: str
     kind: Kind
-    plane: int  # the first one
+    planes: tuple[int, ...]
     number: int
     mtu: int
     encapsulation: Encapsulation
@@ -65,6 +65,11 @@ class Switch:
     ports: tuple[Port, ...]
     over_uplinks: tuple[str, ...] = ()  # networks routed over all uplinks, by a hash
     unreachable: tuple[str, ...] = ()  # networks that end here, but for longer prefixes
+
+    @property
+    def plane(self) -> int:
+        """Returns the first of its planes."""
+        return self.planes[0]
 
     @property
     def sids(self) -> list[str]:
@@ -157,7 +162,7 @@ class Switches:
         self._host_end = str(config.interfaces.address)
         self._gateway = str(config.interfaces.gateway)
         self._block = str(config.cluster.block.network_address)
-        self._ports = config.cluster.planes // config.cluster.rails  # of a NIC: so many planes have T1s of their own
+        self._t1_planes = config.cluster.planes // config.cluster.rails  # planes with T1s of their own
         ports = max(h.port for h in config.hosts) + 1
         self._downlinks = config.switches.downlinks or ports
         if ports > self._downlinks:
@@ -172,7 +177,7 @@ class Switches:
         c = self.config.cluster
         for plane in range(c.planes):
             yield from (f"t0-{plane}-{t0}" for t0 in range(c.t0s))
-            yield from (f"t1-{plane}-{t1}" for t1 in range(c.t1s) if plane < self._ports)
+            yield from (f"t1-{plane}-{t1}" for t1 in range(c.t1s) if plane < self._t1_planes)
 
     def switch(self, name: str) -> Switch:
         """Returns a switch by its name. Raises UsageError if the cluster has none of this name."""
@@ -181,9 +186,9 @@ class Switches:
             kind, plane, number = match[1], int(match[2]), int(match[3])
             if kind == "t0" and plane < c.planes and number < c.t0s:
                 return self._t0(plane, number)
-            if kind == "t1" and plane < self._ports and number < c.t1s:
+            if kind == "t1" and plane < self._t1_planes and number < c.t1s:
                 return self._t1(plane, number)
-        t1s = f", t1-0-0 to t1-{self._ports - 1}-{c.t1s - 1}" if c.t1s else ""
+        t1s = f", t1-0-0 to t1-{self._t1_planes - 1}-{c.t1s - 1}" if c.t1s else ""
         raise UsageError(
             f"there is no switch {name!r}",
             hint=f"switches are t0-0-0 to t0-{c.planes - 1}-{c.t0s - 1}{t1s}: tier, plane, number",
@@ -219,7 +224,7 @@ class Switches:
             hosts = str(srv6.plane_network(c.underlay, each, t0))
             far = f"t0-{each}-{t0}"
             name = far if c.rails > 1 else f"t0-{t0}"
-            ports.append(self._port(number, name, t1_end(t1), T0_END, (hosts, *networks), plane=each, far=far))
+            ports.append(self._port(number, name, t1_end(t1), T0_END, (hosts, *networks), plane=each, far_switch=far))
         return self._switch("t1", planes, t1, tuple(ports))
 
     def _switch(
@@ -231,7 +236,7 @@ class Switches:
         return Switch(
             f"{kind}-{planes[0]}-{number}",
             kind,
-            planes[0],
+            planes,
             number,
             c.mtu,
             c.encapsulation,
@@ -250,8 +255,8 @@ class Switches:
 
     def _uplink(self, plane: int, t1: int) -> Port:
         networks = self._to_switch(plane, srv6.t1_usid(plane, t1))
-        far, number = f"t1-{plane % self._ports}-{t1}", self._downlinks + t1
-        return self._port(number, f"t1-{t1}", T0_END, t1_end(t1), networks, is_uplink=True, plane=plane, far=far)
+        far, number = f"t1-{plane % self._t1_planes}-{t1}", self._downlinks + t1
+        return self._port(number, f"t1-{t1}", T0_END, t1_end(t1), networks, is_uplink=True, plane=plane, far_switch=far)
 
     def _port(
         self,

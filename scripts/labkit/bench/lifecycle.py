@@ -90,7 +90,7 @@ class Operations:
             os.environ.pop(OVERRIDE, None)
 
     def reload(self, turn: int) -> None:
-        """Changes a setting of the programs, and adds or removes a host: by mrcctl at one end, SIGHUP at the other."""
+        """Changes a constant of the programs, and adds or removes a host: by mrcctl at one end, SIGHUP at the other."""
         text = self._text if turn % 2 else _changed(self._text)
         self._file.write_text(text)
         before = self._reloads(TARGET)
@@ -118,8 +118,8 @@ class Operations:
 def _changed(text: str) -> str:
     """Returns the cluster file with another setting and one host more."""
     host = host_table(60, 0, 99, ["10.99.0.61/32"], name="far")
-    head, found, rest = text.partition("[health]\n")
-    return f"{head}\n{host}\n[health]\noverdue_ms = 11\n{rest if found else ''}"
+    head, found, rest = text.partition("[overlay]\n")
+    return f"{head}\n{host}\n[overlay]\nflowlet_us = 77\n{rest if found else ''}"
 
 
 def _wait(what: str, true: Callable[[], bool]) -> None:

@@ -63,6 +63,7 @@ IDLE_REQUESTS = 4000  # per second, [health] idle_probes; the budget may hold ha
 _IDLE_EV, _BUSY_EVS = (1, 7), ((0, 3), (2, 5), (3, 9))  # plane and slot: four T1s
 NEW_HOSTS = 64
 _SETTING = "[health]\nhold_down_ms = 2000\n"
+_CONSTANT = "[overlay]\nflowlet_us = 77\n"
 _PATIENCE_S, _PACE_S = 180.0, 0.0005
 _ETHERNET = 14
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -81,7 +82,8 @@ BOUNDS: tuple[tuple[Bound, Read], ...] = (
     (Bound("share of a core when idle", 0.005, "_ratio"), itemgetter("idle_cpu_ratio")),
     (Bound("a scrape", 0.2, "_s"), itemgetter("scrape_s")),
     (Bound("`paths --peer`, with the start of mrcctl", 0.1, "_s"), itemgetter("paths_s")),
-    (Bound("a reload of one setting", 1.0, "_s"), itemgetter("reload_s")),
+    (Bound("a reload of one setting of [health]", 1.0, "_s"), itemgetter("reload_s")),
+    (Bound("a reload for which programs are loaded", 1.0, "_s"), itemgetter("reprogrammed_s")),
     (Bound(f"a reload that adds {NEW_HOSTS} hosts", 4.0, "_s"), itemgetter("grown_s")),
 )
 
@@ -166,19 +168,20 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
     run["own_bytes"] = own_memory(pid)
     run["longest_tick_s"] = scrape(emulated)[1]["mrc_tick_longest_seconds"]
     _wait_until_quiet(pid)
-    run["reload_s"], run["grown_s"] = _reloads(emulated)
+    run["reload_s"], run["reprogrammed_s"], run["grown_s"] = _reloads(emulated)
     emulated.stop()
     return run
 
 
-def _reloads(emulated: EmulatedPeers) -> tuple[float, float]:
-    """Returns the seconds of a reload of one setting, and of one that adds hosts."""
+def _reloads(emulated: EmulatedPeers) -> list[float]:
+    """Returns the seconds of reloads: of a setting of [health], of a constant of the programs, and of more hosts."""
     progress(f"scale: {emulated.peers} peers: reloads")
-    emulated.write(emulated.peers, _SETTING)
-    setting_s = command_s(emulated, ["--timeout", "120", "reload"])
-    _wait_until_quiet(emulated.daemon.pid)
-    emulated.write(emulated.peers + NEW_HOSTS, _SETTING)
-    return setting_s, command_s(emulated, ["--timeout", "120", "reload"])
+    found = []
+    for hosts, more in (0, _SETTING), (0, _SETTING + _CONSTANT), (NEW_HOSTS, _SETTING + _CONSTANT):
+        emulated.write(emulated.peers + hosts, more)
+        found.append(command_s(emulated, ["--timeout", "120", "reload"]))
+        _wait_until_quiet(emulated.daemon.pid)
+    return found
 
 
 def _wait_until_quiet(pid: int) -> None:
@@ -435,6 +438,7 @@ def _tables(runs: Sequence[Document]) -> list[Table]:
             "busy_scrape_s": "busy_scrape_s",
             "paths_s": "paths_s",
             "reload_s": "reload_s",
+            "reprogrammed_s": "reprogrammed_s",
             "grown_s": "grown_s",
         },
     }

@@ -284,7 +284,7 @@ def build(name: str, parameters: Parameters) -> Fabric:
             links.append(Link(plane, PortRef(t0_name(plane, h.t0), h.name), PortRef(h.name, f"p{plane}")))
     for switch in (n.switch for n in nodes if n.kind == "t1" and n.switch):
         for port in switch.ports:
-            lower = PortRef(port.far or "", f"t1-{switch.number}")
+            lower = PortRef(port.far_switch or "", f"t1-{switch.number}")
             links.append(Link(port.plane, PortRef(switch.name, port.name), lower))
     return Fabric(name, parameters, cluster, {n.name: n for n in nodes}, tuple(links))
 

@@ -9,6 +9,7 @@ packets in that direction, a T0 for packets that enter it so: from its hosts (up
 A T1 has no direction, since every packet comes up and goes down through it; its links have.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -47,6 +48,9 @@ def parse(fabric: Fabric, text: str, direction: Direction = "both") -> Target:
         raise UsageError(
             f"{text!r} is not a target", hint="t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1 or nic:HOST:PLANE"
         )
+    if place.kind == "t1" and place.plane < fabric.parameters.planes:  # rails have several names for one T1
+        place = dataclasses.replace(place, plane=fabric.config.cluster.t1_planes(place.plane)[0])
+        text = f"t1:{place.plane}:{place.t1}"
     target = _find(fabric, text, place, direction)
     if not target.ends:
         raise UsageError(f"lab {fabric.name} has no {text}", hint=_what_there_is(fabric))
@@ -74,8 +78,7 @@ def _find(fabric: Fabric, text: str, at: denied.Place, direction: Direction) -> 
                 f"{text}: a T1 has no direction: every packet comes up and goes down through it",
                 hint=f"name one of its links: link:{plane}:T0:{at.t1} with direction {direction}",
             )
-        first = fabric.config.cluster.t1_planes(plane)[0]  # a T1 of several rails has the name of its first plane
-        node = t1_name(first, at.t1) if at.kind == "t1" else t0_name(plane, at.t0)
+        node = t1_name(plane, at.t1) if at.kind == "t1" else t0_name(plane, at.t0)
         links = [k for k in fabric.links if node in (k.upper.node, k.lower.node)]
         closers = tuple(e for k in links for e in (k.upper, k.lower) if e.node == node)
         below = {k.upper for k in links}  # ports towards the hosts
