@@ -215,7 +215,9 @@ install-files:
 	$(INSTALLED_PYTHON) scripts/deploy/manpages.py build/install
 	for s in bash zsh fish; do $(INSTALLED_PYTHON) -m mrcd.ctl completion $$s >build/install/mrcctl.$$s || exit; done
 	$(foreach f,$(INSTALLED),install -D -m 644 $(firstword $(subst :, ,$f)) $(lastword $(subst :, ,$f)) &&) true
+	chmod 755 $(SLURM_EXAMPLES:%=$(TREE)/share/mrcd/%)
 
+SLURM_EXAMPLES = prolog-slurmctld task-prolog health-check
 # NetworkManager reads no files below /usr/local.
 NETWORK_MANAGER = $(if $(filter /usr,$(PREFIX)),$(TREE)/lib,$(DESTDIR)$(SYSCONFDIR))/NetworkManager
 # Source and destination of each installed file; `uninstall` removes the same files.
@@ -233,7 +235,7 @@ INSTALLED = \
 	build/install/mrcctl.fish:$(TREE)/share/fish/vendor_completions.d/mrcctl.fish \
 	$(foreach f,$(wildcard scripts/deploy/prometheus/*),$f:$(TREE)/share/mrcd/$(notdir $f)) \
 	$(foreach f,$(wildcard docs/*.md docs/images/*),$f:$(TREE)/share/doc/mrcd/$f) \
-	$(foreach f,prolog-slurmctld task-prolog health-check,scripts/deploy/$f:$(TREE)/share/mrcd/$f) \
+	$(foreach f,$(SLURM_EXAMPLES),scripts/deploy/$f:$(TREE)/share/mrcd/$f) \
 	$(foreach f,$(wildcard scripts/deploy/kubernetes/*),$f:$(TREE)/share/mrcd/kubernetes/$(notdir $f)) \
 	scripts/deploy/image/seccomp.json:$(TREE)/share/mrcd/seccomp.json \
 	$(foreach f,$(shell find scripts/deploy/ansible -type f),$f:$(TREE)/share/mrcd/$(f:scripts/deploy/%=%)) \

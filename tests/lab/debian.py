@@ -175,7 +175,7 @@ def test_the_package_installs_upgrades_removes_and_purges(
     for path in (
         *("/usr/bin/mrcd", "/usr/bin/mrcctl", "/usr/lib/systemd/system/mrcd.service", "/usr/lib/sysusers.d/mrcd.conf"),
         "/usr/lib/NetworkManager/conf.d/mrcd.conf",
-        *("/usr/share/man/man8/mrcd.8", "/usr/share/man/man1/mrcctl.1", "/usr/share/man/man5/mrcd.toml.5"),
+        *("/usr/share/man/man8/mrcd.8.gz", "/usr/share/man/man1/mrcctl.1.gz", "/usr/share/man/man5/mrcd.toml.5.gz"),
         *("/usr/share/bash-completion/completions/mrcctl", "/usr/share/zsh/site-functions/_mrcctl"),
         *("/usr/share/fish/vendor_completions.d/mrcctl.fish", "/etc/mrcd/mrcd.toml.example"),
         "/usr/share/doc/mrcd/copyright",
@@ -211,7 +211,13 @@ def test_the_package_installs_upgrades_removes_and_purges(
     left = machine.changed() - before
     users = {f"etc/{f}" for f in ("passwd", "group", "shadow", "gshadow", ".pwd.lock")}
     users |= {f"{f}-" for f in users}
-    kept = {"etc/mrcd/mrcd.toml", "etc/mrcd/secrets", "var/lib/mrcd/denials.json", "var/lib/mrcd/events.jsonl"}
+    kept = {
+        "etc/mrcd/mrcd.toml",
+        "etc/mrcd/mrcd.toml.example",
+        "etc/mrcd/secrets",
+        "var/lib/mrcd/denials.json",
+        "var/lib/mrcd/events.jsonl",
+    }
     assert left - users == kept, left
 
     # Purged: only the user is left, as Debian's policy says, because files may belong to it.
