@@ -29,6 +29,7 @@ _PEER_IF_KNOWN = ("key_ids", "plain_ns")  # older versions have none of these, n
 _AUTH = ("clock_ns", "status")
 _EV = ("state", "state_since_ns", "reason", "flaps", "weight")
 _PATH = ("configured", "dst", "plane", "srh_len")
+_AT_ONCE = 32  # peers: their EVs fit into a CPU cache
 
 Records = NDArray[np.void]
 
@@ -72,19 +73,24 @@ def migrate(
             raise MachineError(f"the tables at {old} lack {', '.join(sorted(missing)) or 'equal rows per peer'}")
         width = len(evs) // len(peers)
         known = {_addresses(peers[row]): row for row in np.flatnonzero(peers["configured"]).tolist()}
-        for row in np.flatnonzero(tables.peers["configured"]).tolist():
-            before = known.get(_addresses(tables.peers[row]))
-            if before is None or row in replaced_hosts:
-                continue
+        both = [
+            (row, known[addresses])
+            for row in np.flatnonzero(tables.peers["configured"]).tolist()
+            if row not in replaced_hosts and (addresses := _addresses(tables.peers[row])) in known
+        ]
+        for some in (both[n : n + _AT_ONCE] for n in range(0, len(both), _AT_ONCE)):
+            rows, before = np.array(some).T
             for name in (*_PEER, *(n for n in _PEER_IF_KNOWN if n in (peers.dtype.names or ()))):
-                tables.peers[name][row] = peers[name][before]
+                tables.peers[name][rows] = peers[name][before]
             if auths is not None:  # else this host would refuse packets until it knows the peer's clock
                 for name in set(_AUTH) & set(auths.dtype.names or ()):
-                    tables.auths[name][row] = auths[name][before]
-            old_evs = evs[before * width : (before + 1) * width]
-            if not _copy_unchanged(tables.evs[row], old_evs):
-                _copy_matching(tables, row, _paths(old_evs, srhs, before * width))
-            yield row
+                    tables.auths[name][rows] = auths[name][before]
+            copied = _copy_unchanged(tables.evs, rows, evs.reshape(-1, width)[before])
+            for (row, its), is_copied in zip(some, copied, strict=True):
+                if not is_copied:
+                    old_evs = evs[its * width : (its + 1) * width]
+                    _copy_matching(tables, row, _paths(old_evs, srhs, its * width))
+                yield row
 
 
 def _addresses(peer: np.void) -> bytes:
@@ -92,15 +98,23 @@ def _addresses(peer: np.void) -> bytes:
     return bytes(peer["address"].tobytes().rstrip(b"\0"))
 
 
-def _copy_unchanged(evs: Records, old: Records) -> bool:
-    """Copies all EVs of a peer at once if they are the same paths under the same numbers. Returns whether they are."""
-    if len(evs) != len(old) or evs["srh_len"].any() or any((evs[name] != old[name]).any() for name in _PATH):
-        return False
-    configured = evs["configured"] != 0
+def _copy_unchanged(evs: Records, rows: NDArray[np.int64], old: Records) -> NDArray[np.bool_]:
+    """Copies all EVs of the peers whose EVs are the same paths under the same numbers. Returns which peers these are.
+
+    `old` are the EVs of the peers in `rows`, (peers, EVs).
+    """
+    new = evs[rows]
+    if new.shape != old.shape:
+        return np.zeros(len(rows), bool)
+    same = np.asarray(~new["srh_len"].any(axis=1))
+    for name in _PATH:
+        same &= (new[name] == old[name]).reshape(len(rows), -1).all(axis=1)
+    configured = new["configured"][same] != 0
     for name in _EV:
-        evs[name] = np.where(configured, old[name], evs[name])
-    evs["state"][evs["state"] == EvState.SKIP] = EvState.GOOD
-    return True
+        evs[name][rows[same]] = np.where(configured, old[name][same], new[name][same])
+    state = evs["state"][rows[same]]
+    evs["state"][rows[same]] = np.where(state == EvState.SKIP, EvState.GOOD, state)
+    return same
 
 
 def _copy_matching(tables: Tables, row: int, old_paths: dict[tuple[bytes, int], Records]) -> None:
