@@ -33,7 +33,7 @@ PYTHON_SCRIPTS = $(shell grep -lsE '^\#!.*python' scripts/*)
 
 .PHONY: help
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p' Makefile | expand -t 20
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' Makefile | expand -t 20
 
 .PHONY: build
 build: $(OBJECTS) build/counted.bpf.o mrcd/mrc.bpf.o ## compile the eBPF objects (default)
@@ -92,6 +92,7 @@ test: $(if $(PYTEST_ARGS),set-up,lint) ## lint and all tests; PYTEST_ARGS="tests
 .PHONY: test-all
 test-all: test test-training test-deb test-rpm test-image test-network-manager test-ansible test-kernels test-arm64 test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
 	@$(PYTHON) -m pytest --all-faults tests/lab/test_diagnosis.py tests/lab/test_alertmanager.py
+	@$(MAKE) test-arm64 KERNELS="--kernel 6.12-arm64 --part packets"
 	@$(MAKE) test-model MODEL_PACKETS=1000000
 	@$(MAKE) fuzz FUZZ_SECONDS=600
 	@$(MAKE) fuzz-planted bench
@@ -134,10 +135,10 @@ test-kernels: set-up ## check programs, packet tests and a lab on Debian's 6.1 a
 	@$(IN_VENV) scripts/kernels test $(KERNELS)
 
 .PHONY: test-arm64
-test-arm64: set-up ## have arm64 kernels with pages of 4 and 16 KiB verify the programs, emulated
+test-arm64: set-up ## check programs and a lab on arm64 kernels with pages of 4 and 16 KiB, emulated (KERNELS="--part packets")
 	@scripts/set-up --arm64
-	@$(MAKE) build
-	@$(IN_VENV) scripts/kernels arm64
+	@$(MAKE) build build/roots/arm64
+	@$(IN_VENV) scripts/kernels test --arm64 $(or $(KERNELS),--quick)
 
 .PHONY: test-nics
 test-nics: set-up ## check mrcd on two virtual machines by three network cards: traffic, pulled cables, resets, VLANs (NICS=…)
@@ -314,6 +315,19 @@ build/roots/%:
 	rm -rf $@ $@.part && mkdir -p build/roots
 	! debootstrap --variant=minbase --include=systemd,python3,python3-bpfcc,libbpf1,iproute2,iputils-ping,rpm $* $@.part \
 		"$$(apt-get indextargets --format '$$(SITE)' 'Created-By: Packages' | head -n 1)" >build/roots/$*.log || mv $@.part $@
+
+# What the machines of test-arm64 run, from this machine's Debian so that its Python is the same. No program of it runs here.
+ARM64_PACKAGES = base-files,coreutils,dash,ethtool,grep,iperf3,iproute2,iputils-ping,kmod,libbpf1,libstdc++6,mount,netbase,procps,python3,util-linux
+build/roots/arm64: scripts/deploy/requirements.txt
+	rm -rf $@ $@.part
+	mkdir -p build/roots
+	mmdebstrap --quiet --variant=extract --architectures=arm64 --include=$(ARM64_PACKAGES) \
+		"$$(. /etc/os-release && echo "$$VERSION_CODENAME")" $@.part \
+		"$$(apt-get indextargets --format '$$(SITE)' 'Created-By: Packages' | head -n 1)"
+	$(PYTHON) -m pip install --quiet --no-compile $(call pip_platforms,arm64) --target $@.part/usr/lib/python3/dist-packages
+	$(PYTHON) -m compileall -q --invalidation-mode unchecked-hash $@.part/usr/lib/python3*
+	mkdir -p $@.part/lib/modules
+	touch $@.part && mv $@.part $@
 
 .PHONY: deb-clean
 deb-clean: set-up build/roots/bookworm ## build the package in the smallest Debian 12, where nothing of this machine gets into it

@@ -130,9 +130,14 @@ def test_the_newest_is_by_number_and_neither_cloud_nor_rt() -> None:
         linux-image-6.1.0-58-amd64
         linux-image-6.12.9+deb12-amd64-unsigned
         linux-image-6.12.117+deb12-amd64-unsigned
+        linux-image-6.12.118+deb12-arm64-unsigned
+        linux-image-6.12.118+deb12-cloud-arm64-unsigned
+        linux-image-6.12.117+deb12-arm64-16k-unsigned
     """
     assert packages.newest(names.split(), "6.1") == "linux-image-6.1.0-56-amd64-unsigned"
     assert packages.newest(names.split(), "6.12") == "linux-image-6.12.117+deb12-amd64-unsigned"
+    assert packages.newest(names.split(), "6.12-arm64") == "linux-image-6.12.118+deb12-arm64-unsigned"
+    assert packages.newest(names.split(), "6.12-arm64-16k") == "linux-image-6.12.117+deb12-arm64-16k-unsigned"
     assert packages.newest(names.split(), "6.6") is None
 
 

@@ -8,6 +8,7 @@ labs           the checks in small labs
 stacked        the checks of a pod's device over mrc0, and of a NIC in a VRF
 shaped         the checks of hosts that pace, shape or queue their traffic
 machine        boots a kernel for one command
+arm64          what qemu emulates an arm64 machine with
 host, pair     one machine, or two, that stay up, with network cards
 nics           the checks of a network card
 geneve         Geneve beside mrcd's encapsulation: packets per 100 segments

@@ -1,67 +1,52 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Has Debian's arm64 kernel verify the programs: qemu emulates the machine, whose only process is verify.c.
+"""Returns how qemu emulates an arm64 machine. Its whole system is in the initial RAM disk.
 
-The object is the same on all little-endian machines; what differs are the kernel, its BTF, its pages and its JIT.
+The RAM disk has Debian's packages and compiled Python packages (build/roots/arm64, see Makefile), the kernel's modules,
+and the first process. The repository and the directory of the results are mounted where they are here.
 """
 
-import re
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.entry import progress
-from labkit.kernels import packages, programs
+from labkit.kernels import packages
+from labkit.kernels.packages import Kernel
+from labkit.places import REPOSITORY
 from mrcd.errors import MachineError
-from mrcd.kernel.enums import KernelHas
-from mrcd.kernel.object_file import object_path
 
-_HERE = Path(__file__).parent
-_LINE = re.compile(r"program (\d) (\w+) (-?\d+) ?(.*)")
-_LIMIT_S = 900.0
-_HAS = {"6.1": 0, "6.12": KernelHas.KERN_CTX | KernelHas.DECAP_L3}
-FLAVOURS = {"6.1": ["arm64"], "6.12": ["arm64", "arm64-16k"]}  # 16k: pages of 16 KiB
-
-
-def run(series: str, flavour: str, results: Path) -> list[tuple[str, str, int, str]]:
-    """Returns rows: settings, program, instructions verified, or a negative error with libbpf's word for it.
-
-    Raises MachineError if the machine cannot be made, or does not come to its end.
-    """
-    results.mkdir(parents=True, exist_ok=True)
-    image = packages.arm64_image(series, flavour)
-    variants = programs.variants(kernel_has=_HAS[series])
-    _fill(results, variants)
-    argv = ["qemu-system-aarch64", "-M", "virt", "-cpu", "max,pauth-impdef=on", "-m", "2G", "-nographic", "-no-reboot"]
-    argv += ["-kernel", str(image), "-initrd", str(results / "initrd"), "-append", "console=ttyAMA0 quiet panic=-1"]
-    progress(f"arm64: {image.name} verifies the programs, emulated")
-    try:
-        said = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired) as e:
-        raise MachineError(f"qemu-system-aarch64: {e}", hint="scripts/set-up --arm64") from None
-    (results / "console").write_text(said, encoding="utf-8")
-    names = list(variants)
-    rows = [(names[int(n)], name, int(found), error.strip()) for n, name, found, error in _LINE.findall(said)]
-    if "\nend" not in said or not rows:
-        raise MachineError("the machine did not come to its end", hint=f"see {results / 'console'}")
-    progress(re.search(r"kernel .*", said)[0].strip())  # type: ignore[index]  # it is printed first
-    return rows
+DISK = "initrd"  # in the results, some 400 MB
+_ROOT = REPOSITORY / "build/roots/arm64"
+_QEMU = "qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on -nographic -no-reboot"
+_INIT = """\
+#!/bin/sh
+export HOME=/root LANG=C.UTF-8 PATH={venv}/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PYTHONPATH=/usr/lib/python3/dist-packages # before the virtual environment's, some of which are compiled
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+ip link set lo up
+modprobe -a virtio_pci 9p 9pnet_virtio
+mkdir -p {repository} {results}
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro repository {repository}
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288 results {results}
+sh {results}/boot
+echo o >/proc/sysrq-trigger
+sleep 60
+"""
 
 
-def _fill(results: Path, variants: Mapping[str, bytes]) -> None:
-    """Makes the machine's file system: the process, the object, and the settings."""
-    root = results / "root"
-    root.mkdir(exist_ok=True)
-    libraries = ["-lbpf", "-lelf", "-lz"]
-    _run(["aarch64-linux-gnu-gcc", "-O1", "-static", "-o", str(root / "init"), str(_HERE / "verify.c"), *libraries])
-    (root / "mrc.bpf.o").write_bytes(object_path().read_bytes())
-    for n, settings in enumerate(variants.values()):
-        (root / f"settings.{n}").write_bytes(settings)
-    _run(["sh", "-c", "find . | cpio --quiet -o -H newc >../initrd"], root)
-
-
-def _run(argv: list[str], cwd: Path | None = None) -> None:
-    done = packages.completed(argv, cwd)
-    if done.returncode:
-        raise MachineError(f"{argv[0]} failed: {done.stderr.strip()}", hint="scripts/set-up --arm64")
+def qemu(kernel: Kernel, results: Path) -> list[str]:
+    """Makes the RAM disk, and returns qemu's command line. The machine runs `results`/boot. Raises MachineError."""
+    if not _ROOT.exists():
+        raise MachineError(f"there is no {_ROOT}", hint="make test-arm64")
+    init = results / "init"
+    init.write_text(_INIT.format(venv=REPOSITORY / ".venv", repository=REPOSITORY, results=results), encoding="utf-8")
+    init.chmod(0o755)
+    disk = results / DISK
+    for root, names in ((_ROOT, "."), (kernel.root, f"lib/modules/{kernel.release}"), (results, init.name)):
+        done = packages.completed(["sh", "-c", f"find {names} | cpio --quiet -o -H newc >>{disk}"], root)
+        if done.returncode:
+            raise MachineError(f"cpio failed: {done.stderr.strip()}", hint="scripts/set-up --arm64")
+    argv = [*_QEMU.split(), "-kernel", str(kernel.image), "-initrd", str(disk)]
+    argv += ["-append", "console=ttyAMA0 rdinit=/init quiet panic=-1"]
+    for tag, path, more in (("repository", REPOSITORY, ",readonly=on"), ("results", results, "")):
+        argv += ["-virtfs", f"local,path={path},mount_tag={tag},security_model=none{more}"]
+    return argv

@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 
 from labkit import entry
-from labkit.kernels import arm64, fresh_debian, geneve, guest, machine, matrix, nics, packages
+from labkit.kernels import fresh_debian, geneve, guest, machine, matrix, nics, packages
 
 _QUICK = ("programs", "smoke")
 _WHOLE = ("programs", "packets", "lab", "life", "tunnels", "stacked", "shaped", "lockdown")
 _RESULTS = packages.CACHE / "results"
 _SERIES = click.Choice(packages.SERIES)
+_EVERY = (*packages.SERIES, *packages.ARM64)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,7 +32,7 @@ def fetch() -> None:
 
 
 @kernels.command("run")
-@click.argument("series", type=_SERIES)
+@click.argument("series", type=click.Choice(_EVERY))
 @click.argument("argv", nargs=-1, required=True)
 @click.option("--timeout", default=600.0, show_default=True, help="seconds")
 def run_one(series: str, argv: tuple[str, ...], timeout: float) -> int:
@@ -45,17 +46,18 @@ def run_one(series: str, argv: tuple[str, ...], timeout: float) -> int:
 
 @kernels.command()
 @click.option("--quick", is_flag=True, help="only load every program, and one lab: 3 minutes")
-@click.option("--kernel", "chosen", type=click.Choice([*packages.SERIES, "running"]), multiple=True, help="only these")
+@click.option("--arm64", is_flag=True, help="arm64 kernels, emulated")
+@click.option("--kernel", "chosen", type=click.Choice([*_EVERY, "running"]), multiple=True, help="only these")
 @click.option("--part", "parts", type=click.Choice(list(guest.PARTS)), multiple=True, help="only these checks")
 @click.option("--json", "as_json", is_flag=True, help="one document on stdout")
-def test(quick: bool, chosen: tuple[str, ...], parts: tuple[str, ...], as_json: bool) -> int:
+def test(quick: bool, arm64: bool, chosen: tuple[str, ...], parts: tuple[str, ...], as_json: bool) -> int:
     """Run the matrix: a table of kernels and checks. Exit status 1 if a check failed, 2 if a machine did."""
-    wanted = chosen or (*packages.SERIES, "running")
+    wanted = chosen or (packages.ARM64 if arm64 else (*packages.SERIES, "running"))
     checks = parts or (_QUICK if quick else _WHOLE)
-    for name in (*packages.SERIES, "running"):
+    for name in wanted:
         shutil.rmtree(_RESULTS / name, ignore_errors=True)
     _RESULTS.mkdir(parents=True, exist_ok=True)
-    guests = [packages.kernel(series) for series in packages.SERIES if series in wanted]
+    guests = [packages.kernel(series) for series in _EVERY if series in wanted]
     rows = matrix.run(guests, checks, _RESULTS, running=platform.release() if "running" in wanted else None)
     if as_json:
         entry.print_json({"rows": [r.document() for r in rows]})
@@ -81,26 +83,6 @@ def test_nics(series: str, chosen: tuple[str, ...], only: tuple[str, ...], as_js
     else:
         print("\n".join(matrix.lines(rows, each=True)))
     return 0 if all(r.ok for r in rows) else 1
-
-
-@kernels.command("arm64")
-@click.option("--json", "as_json", is_flag=True, help="one document on stdout")
-def verify_arm64(as_json: bool) -> int:
-    """Have arm64 kernels verify every program, emulated: 2 minutes. Exit status 1 if one refuses a program."""
-    rows = [
-        (flavour, series, *row)
-        for series, flavours in arm64.FLAVOURS.items()
-        for flavour in flavours
-        for row in arm64.run(series, flavour, _RESULTS / f"{series}-{flavour}")
-    ]
-    if as_json:
-        keys = ("flavour", "series", "settings", "program", "instructions", "error")
-        entry.print_json({"rows": [dict(zip(keys, row, strict=True)) for row in rows]})
-    else:
-        for flavour, series, settings, program, found, error in rows:
-            said = f"{found:,} instructions" if found >= 0 else f"REFUSED: {error}"
-            print(f"{series:5}  {flavour:10}  {program:16}  {settings:12}  {said}")
-    return 0 if all(row[4] >= 0 for row in rows) else 1
 
 
 @kernels.command("geneve")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from labkit import entry
-from labkit.bench import lifecycle
 from labkit.cluster import observe
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import EMULATED, patience
@@ -85,6 +84,8 @@ def lab(say: Say, _: Path) -> None:
 
 def life(say: Say, results: Path) -> None:
     """Kills, restarts, upgrades and reloads the daemons under a UDP flow, then detaches, attaches, deletes filters."""
+    from labkit.bench import lifecycle  # here, because it imports matplotlib, which the machines of arm64 lack
+
     shape = SMALLEST | {"hosts": 3}
     with small_lab(shape) as it:
         observe.wait_until_good(it, (SOURCE, TARGET), PATIENCE_S)

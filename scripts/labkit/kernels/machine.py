@@ -2,7 +2,7 @@
 """Boots a kernel in qemu, by virtme-ng, and runs one command in it as root.
 
 The machine's root file system is the guest's too, read-only, by 9p. What Python reads comes from a squashfs image
-beside it, because 9p alone triples the time of an import.
+beside it, because 9p alone triples the time of an import. An arm64 kernel has a root file system of its own (arm64.py).
 """
 
 import os
@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Event
 
 from labkit.cluster.bringup import VENV
+from labkit.kernels import arm64
 from labkit.kernels.packages import CACHE, Kernel
 from labkit.places import REPOSITORY
 from mrcd.errors import MachineError
@@ -43,6 +44,7 @@ _BOOT = """\
 modprobe -a veth virtio_blk squashfs sch_tbf sch_ingress cls_bpf act_bpf vxlan geneve ipip ip_gre ipvlan vrf 2>/dev/null
 mkdir /run/files && mount --all --fstab {results}/fstab || exit 70
 export PYTHONDONTWRITEBYTECODE=1 LAB_RESULTS={results} LAB_PATIENCE={patience}
+export PYTHONPATH=${{PYTHONPATH:+$PYTHONPATH:}}{repository}/scripts:{repository}
 cd {repository}
 {command} >{results}/output 2>&1
 echo $? >{results}/status
@@ -70,7 +72,7 @@ def _paths() -> list[str]:
 @cache
 def accelerated(kernel: Kernel) -> bool:
     """Returns whether this machine's KVM boots a kernel. Nested KVM often does not."""
-    if not Path("/dev/kvm").exists():
+    if kernel.is_arm64 or not Path("/dev/kvm").exists():
         return False
     with tempfile.TemporaryDirectory(prefix="mrcd-kernel-") as results:
         try:
@@ -106,7 +108,7 @@ def _boot(kernel: Kernel, argv: Sequence[str], results: Path, timeout_s: float, 
 
 @contextmanager
 def started(
-    kernel: Kernel, argv: Sequence[str], results: Path, more: str = "", *, kvm: bool, name: str = "guest"
+    kernel: Kernel, command: Sequence[str], results: Path, more: str = "", *, kvm: bool, name: str = "guest"
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A block with a booting machine of the host name `name`, which ends with the block.
 
@@ -118,22 +120,26 @@ def started(
             results=results,
             patience=1 if kvm else SLOWNESS,
             repository=REPOSITORY,
-            command=shlex.join(argv),
+            command=shlex.join(command),
         ),
         encoding="utf-8",
     )
     # One process mounts all: an emulated CPU takes half a second to start one.
-    mounts = ["/dev/vda /run/files squashfs ro", *(f"/run/files/{Path(p).name} {p} none bind" for p in _paths())]
+    trees = [p for p in _paths() if not kernel.is_arm64 or REPOSITORY in Path(p).parents]
+    mounts = ["/dev/vda /run/files squashfs ro", *(f"/run/files/{Path(p).name} {p} none bind" for p in trees)]
     (results / "fstab").write_text("\n".join(mounts) + "\n", encoding="utf-8")
-    drive = f"-drive file={_IMAGE},format=raw,if=virtio,readonly=on"
-    vng = [str(VENV / "bin/vng"), "--run", str(kernel.image), "--force-9p", "--user", "root", "--name", name]
-    vng += ["--cpus", str(CPUS), "--memory", MEMORY, "--verbose", "--rwdir", str(results)]
-    vng += ["--disable-kvm"] if not kvm else []
-    vng += [f"--qemu-opts={drive} {'' if kvm else EMULATED} {more}", "--", f"sh {script}"]
+    options = f"-drive file={_IMAGE},format=raw,if=virtio,readonly=on {'' if kvm else EMULATED} {more}"
+    if kernel.is_arm64:
+        argv = [*arm64.qemu(kernel, results), "-smp", str(CPUS), "-m", MEMORY, *options.split()]
+    else:
+        argv = [str(VENV / "bin/vng"), "--run", str(kernel.image), "--force-9p", "--user", "root", "--name", name]
+        argv += ["--cpus", str(CPUS), "--memory", MEMORY, "--verbose", "--rwdir", str(results)]
+        argv += ["--disable-kvm"] if not kvm else []
+        argv += [f"--qemu-opts={options}", "--", f"sh {script}"]
     with (
         (results / "console").open("wb") as console,
         subprocess.Popen(
-            [*ENDED_WITH_US, *vng],
+            [*ENDED_WITH_US, *argv],
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
@@ -149,6 +155,7 @@ def started(
         finally:
             _children.discard(child)
             _end(child)
+            (results / arm64.DISK).unlink(missing_ok=True)
 
 
 def end_all() -> None:

@@ -81,9 +81,9 @@ def _argv(parts: Sequence[str]) -> list[str]:
 def _in_a_guest(kernel: Kernel, parts: Sequence[str], results: Path) -> Row:
     progress(f"kernels: {kernel.release} begins")
     began, error, status = time.monotonic(), "", 0
-    environment = [f"PYTHONPATH={REPOSITORY / 'scripts'}:{REPOSITORY}", f"{labs.EVERY_DEVICE}=1"]
+    argv = ["env", f"{labs.EVERY_DEVICE}=1", *_argv(parts)]
     try:
-        status = machine.run(kernel, ["env", *environment, *_argv(parts)], results, _PART_S * len(parts))
+        status = machine.run(kernel, argv, results, _PART_S * len(parts))
     except MachineError as e:
         error = str(e)
     return _row(kernel.release, parts, results, status, error, began)

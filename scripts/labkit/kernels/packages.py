@@ -15,6 +15,7 @@ from mrcd.errors import MachineError
 
 CACHE = REPOSITORY / "build/kernels"
 SERIES = ("6.1", "6.12")  # Debian 12's default kernel, and that of its security and backports archives
+ARM64 = ("6.1-arm64", "6.12-arm64", "6.12-arm64-16k")  # 16k: pages of 16 KiB
 # Unsigned images have no dependencies. Cloud images lack 9p, rt images the timers.
 _PACKAGE = r"linux-image-(\d+\.\d+)\.(\d+)\S*-{}-unsigned"
 
@@ -23,7 +24,7 @@ _PACKAGE = r"linux-image-(\d+\.\d+)\.(\d+)\S*-{}-unsigned"
 class Kernel:
     """A kernel to boot."""
 
-    series: str  # like "6.12"
+    series: str  # of SERIES or ARM64
     release: str  # as in uname -r
     root: Path  # boot/vmlinuz-RELEASE and lib/modules/RELEASE are below it
 
@@ -32,13 +33,19 @@ class Kernel:
         """Returns the image that qemu boots."""
         return self.root / "boot" / f"vmlinuz-{self.release}"
 
+    @property
+    def is_arm64(self) -> bool:
+        """Returns whether its machine must be emulated for its architecture."""
+        return self.series in ARM64
 
-def newest(names: Iterable[str], series: str, flavour: str = "amd64") -> str | None:
+
+def newest(names: Iterable[str], series: str) -> str | None:
     """Returns the package with the newest kernel of a series, of `names`; None if there is none. Pure."""
+    number, _, flavour = series.partition("-")
     found = []
     for name in names:
-        match = re.fullmatch(_PACKAGE.format(flavour), name)
-        if match and match[1] == series and "-cloud-" not in name and "-rt-" not in name:
+        match = re.fullmatch(_PACKAGE.format(flavour or "amd64"), name)
+        if match and match[1] == number and "-cloud-" not in name and "-rt-" not in name:
             found.append(([int(n) for n in re.findall(r"\d+", name)], name))
     return max(found)[1] if found else None
 
@@ -60,21 +67,6 @@ def kernel(series: str) -> Kernel:
     return _found(series, root)
 
 
-def arm64_image(series: str, flavour: str) -> Path:
-    """Returns the image of the newest arm64 kernel, fetched if necessary. Raises MachineError.
-
-    `flavour`: arm64, or arm64-16k with pages of 16 KiB. apt must know the architecture.
-    """
-    CACHE.mkdir(parents=True, exist_ok=True)
-    package = newest(_output("apt-cache", "pkgnames", f"linux-image-{series}.").split(), series, flavour)
-    if package is None:
-        raise MachineError(f"apt knows no kernel of {series} for {flavour}", hint="scripts/set-up --arm64")
-    root = _root(package)
-    if not (root / "complete").exists():
-        _fetch(f"{package}:arm64", root)
-    return next((root / "boot").glob("vmlinuz-*"))
-
-
 def _from_apt(series: str) -> Path:
     """Fetches from apt. Package lists that are days old name packages that are gone, so they are updated once."""
     try:
@@ -85,9 +77,10 @@ def _from_apt(series: str) -> Path:
 
 
 def _fetched(series: str) -> Path:
-    package = newest(_output("apt-cache", "pkgnames", f"linux-image-{series}.").split(), series)
+    package = newest(_output("apt-cache", "pkgnames", "linux-image-").split(), series)
     if package is None:
-        raise MachineError(f"apt knows no kernel of {series}", hint="apt-get update; see /etc/apt/sources.list*")
+        hint = "scripts/set-up --arm64" if series in ARM64 else "apt-get update; see /etc/apt/sources.list*"
+        raise MachineError(f"apt knows no kernel of {series}", hint=hint)
     root = _root(package)
     if not (root / "complete").exists():
         _fetch(package, root)
