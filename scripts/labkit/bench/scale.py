@@ -178,18 +178,19 @@ def _reloads(emulated: EmulatedPeers) -> list[float]:
     progress(f"scale: {emulated.peers} peers: reloads")
     found = []
     for hosts, more in (0, _SETTING), (0, _SETTING + _CONSTANT), (NEW_HOSTS, _SETTING + _CONSTANT):
+        if found:
+            _wait_until_quiet(emulated.daemon.pid)
         emulated.write(emulated.peers + hosts, more)
         found.append(command_s(emulated, ["--timeout", "120", "reload"]))
-        _wait_until_quiet(emulated.daemon.pid)
     return found
 
 
 def _wait_until_quiet(pid: int) -> None:
     """Waits until a start with many peers has written its routes and asked for each, which is not idle time."""
-    for _ in range(150):
+    for _ in range(60):
         if cpu_ratio(pid, 2.0) < 0.04:
             return
-    progress("scale: the daemon is still busy after five minutes: what follows is no idle time")
+    progress("scale: the daemon is still busy after two minutes: what follows is no idle time")
 
 
 def _mean_tick_s(series: dict[str, float], before: dict[str, float]) -> float:
