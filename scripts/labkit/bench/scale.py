@@ -176,7 +176,7 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
 def _reloads(emulated: EmulatedPeers) -> list[float]:
     """Returns the seconds of reloads: of a setting of [health], of a constant of the programs, and of more hosts."""
     progress(f"scale: {emulated.peers} peers: reloads")
-    found = []
+    found: list[float] = []
     for hosts, more in (0, _SETTING), (0, _SETTING + _CONSTANT), (NEW_HOSTS, _SETTING + _CONSTANT):
         if found:
             _wait_until_quiet(emulated.daemon.pid)
