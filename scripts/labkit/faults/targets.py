@@ -9,8 +9,7 @@ packets in that direction, a T0 for packets that enter it so: from its hosts (up
 A T1 has no direction, since every packet comes up and goes down through it; its links have.
 """
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from labkit.cluster.fabric import Fabric, PortRef, t0_name, t1_name
@@ -49,7 +48,7 @@ def parse(fabric: Fabric, text: str, direction: Direction = "both") -> Target:
             f"{text!r} is not a target", hint="t1:PLANE:T1, t0:PLANE:T0, link:PLANE:T0:T1 or nic:HOST:PLANE"
         )
     if place.kind == "t1" and place.plane < fabric.parameters.planes:  # rails have several names for one T1
-        place = dataclasses.replace(place, plane=fabric.config.cluster.t1_planes(place.plane)[0])
+        place = replace(place, plane=fabric.config.cluster.t1_planes(place.plane)[0])
         text = f"t1:{place.plane}:{place.t1}"
     target = _find(fabric, text, place, direction)
     if not target.ends:
