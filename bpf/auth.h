@@ -83,37 +83,23 @@ __noinline __u64 probe_tag(__u64 key0, __u64 key1, const struct control *c)
 	return c ? probe_tag_in_place(key, c) : 0;
 }
 
-/* A report under a tag. */
-struct tagging {
-	struct siphash s;
-	const struct mrc_scratch *scratch;
-};
-
-static long add_count(__u64 i, void *context)
-{
-	struct tagging *t = context;
-
-	siphash_word(&t->s, *(const __u64 *)&t->scratch->count[i & (MRC_REPORT_EVS - 1)]);
-	return 0;
-}
-
 /* Return the tag of the reply in `scratch`. */
 __noinline __u64 reply_tag(__u64 key0, __u64 key1, const struct mrc_scratch *scratch)
 {
-	struct tagging t = { .scratch = scratch };
-	__u64 key[] = { key0, key1 };
+	__u64 key[] = { key0, key1 }, i, counts;
 	const struct control *c;
-	__u32 counts;
+	struct siphash s;
 
 	if (!scratch)
 		return 0;
 	c = &scratch->control;
 	counts = bpf_ntohs(c->probe.counts);
-	siphash_begin(&t.s, key);
-	add_header(&t.s, &c->mrc);
-	add_probe(&t.s, &c->probe);
-	bpf_loop(counts, add_count, &t, 0);
-	return siphash_read(siphash_end(&t.s, TAGGED_BYTES + sizeof(c->probe) + counts * sizeof(struct mrc_count)));
+	siphash_begin(&s, key);
+	add_header(&s, &c->mrc);
+	add_probe(&s, &c->probe);
+	for (i = 0; i < MRC_REPORT_EVS && i < counts; i++) /* no bpf_loop(): it would keep `s` in memory */
+		siphash_word(&s, *(const __u64 *)&scratch->count[i]);
+	return siphash_read(siphash_end(&s, TAGGED_BYTES + sizeof(c->probe) + counts * sizeof(struct mrc_count)));
 }
 
 /* Return the key that this host sends with, and write its id into the header; NULL if packets are not tagged. */

@@ -187,10 +187,10 @@ def _reloads(emulated: EmulatedPeers) -> list[float]:
 
 def _wait_until_quiet(pid: int) -> None:
     """Waits until a start with many peers has written its routes and asked for each, which is not idle time."""
-    for _ in range(60):
+    for _ in range(150):
         if cpu_ratio(pid, 2.0) < 0.04:
             return
-    progress("scale: the daemon is still busy after two minutes: what follows is no idle time")
+    progress("scale: the daemon is still busy after five minutes: what follows is no idle time")
 
 
 def _mean_tick_s(series: dict[str, float], before: dict[str, float]) -> float:
