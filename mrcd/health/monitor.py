@@ -43,8 +43,8 @@ _ALLOWED = (EvState.UNKNOWN, *_IN_USE, EvState.ASSUMED_BAD)
 class Monitor:
     """Watches this host's EVs, and changes their states for administrators and grey losses, through the programs.
 
-    `changed` is called with a peer's row when its routes may have to change, and `use_keys` before each check of the
-    peers: other keys may be accepted.
+    `changed` is called with a peer's row when its routes may have to change, and `use_keys` with each tick: other
+    keys may be accepted.
     """
 
     def __init__(
@@ -148,12 +148,15 @@ class Monitor:
         self._read_events()
 
     def check(self, now: int) -> None:
-        """Checks losses, peers and lost events, as far as due. `now` is CLOCK_MONOTONIC in ns. Raises KernelError."""
+        """Checks keys, and what is due of losses, peers and lost events. Raises KernelError.
+
+        `now` is CLOCK_MONOTONIC in ns.
+        """
+        self._use_keys()  # in calm weather too: a secret takes the place of another that is retired
         if self._begin_if_due(_SLICE_NS, now):
             for a in self._grey.find_alarms(now):
                 self._set_state(a.row, a.ev, _IN_USE, EvState.ASSUMED_BAD, Reason.GREY_LOSS, a.evidence)
         if self._begin_if_due(_PEERS_NS, now):
-            self._use_keys()
             self.peerwatch.check(self._rows, now)
         if self._begin_if_due(_LOST_NS, now):
             self._log_sums()

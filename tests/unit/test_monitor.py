@@ -345,7 +345,8 @@ def test_an_announcement_in_a_check_makes_one_more_tick() -> None:
     """As where the check of keys has found others: two chains of ticks would never become one again."""
     b = Bench()
     b.programs.tick_wait_s = 3600.0
-    b.monitor._use_keys = b.monitor.announce  # noqa: SLF001 - the daemon's changes keys, and announces that
+    found = iter([b.monitor.announce])
+    b.monitor._use_keys = lambda: next(found, lambda: None)()  # noqa: SLF001 - the daemon's announces other keys
 
     async def work(running: "asyncio.Task[None]") -> None:
         await until(lambda: b.programs.ticks == 2)
@@ -354,6 +355,16 @@ def test_an_announcement_in_a_check_makes_one_more_tick() -> None:
         assert sum(getattr(h._callback, "__func__", None) is type(b.monitor)._work for h in due) == 1  # noqa: SLF001
 
     play(b, work)
+
+
+def test_keys_are_checked_in_each_tick_of_calm_weather() -> None:
+    """A secret that another replaces waits for the end of a third: its peers must hear of it within a second."""
+    b, checks = Bench(), []
+    b.monitor.is_calm = True
+    b.monitor._use_keys = lambda: checks.append(None)  # noqa: SLF001
+    for ms in (1000, 1100, 1200):
+        b.monitor.check(ms * 1_000_000)
+    assert len(checks) == 3
 
 
 def test_an_announcement_before_the_work_begins_waits_for_the_first_tick() -> None:

@@ -26,7 +26,7 @@ from mrcd.errors import MachineError
 
 PAIRS = 8
 STEPS, WARM_UP_STEPS = 100, 10  # steps of a turn
-MOST = 1.1  # most ratio of the median step, attached to detached
+MOST = 1.05  # most ratio of the median step, attached to detached
 
 
 def measure(lab: Lab, options: Options) -> Result:
