@@ -109,13 +109,18 @@ class Cluster(Section):
 
     def t1_planes(self, plane: int) -> range:
         """Returns the planes that have the T1s of a plane: those of the same port of all rails."""
-        ports = self.planes // self.rails
-        return range(plane % ports, self.planes, ports)
+        return t1_planes(plane, self.planes, self.rails)
 
     @property
     def evs_per_plane(self) -> int:
         """Returns the EVs of one plane in a peer's table: EV = plane × evs_per_plane + slot, on every host."""
         return self.evs_per_peer // self.planes
+
+
+def t1_planes(plane: int, planes: int, rails: int) -> range:
+    """Returns the planes that have the T1s of a plane."""
+    ports = planes // rails
+    return range(plane % ports, planes, ports)
 
 
 def fingerprint(cluster: Cluster) -> int:

@@ -13,6 +13,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from mrcd.config.cluster_file import t1_planes
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -39,7 +41,10 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Element:
-    """An element in a direction. Numbers are indexes; those that its kind does not have are -1."""
+    """An element in a direction. Numbers are indexes; those that its kind does not have are -1.
+
+    A T1 that rails share has the first of its planes.
+    """
 
     kind: Kind
     direction: Direction
@@ -93,6 +98,7 @@ class Fleet:
     peer     (pairs,): from the T0 `peer_source` to the host `peer_host`, over all planes
     host     (hosts, planes) what a host sent in all    t0_of_host  (hosts,)
     read     returns the sums of single hosts          only         the T0 of the only source, if it is one host
+    rails    NICs of a host whose ports lead to the same T1s
     """
 
     uplink: Sums
@@ -104,6 +110,15 @@ class Fleet:
     t0_of_host: Ints
     read: Callable[[Sequence[int]], list[HostSums]]
     only: int | None = None
+    rails: int = 1
+
+    def t1_planes(self, plane: int) -> range:
+        """Returns the planes that have the T1s of a plane."""
+        return t1_planes(plane, self.shape[0], self.rails)
+
+    def planes_of(self, e: Element) -> range:
+        """Returns the planes of an element."""
+        return self.t1_planes(e.plane) if e.kind is Kind.T1 else range(e.plane, e.plane + 1)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

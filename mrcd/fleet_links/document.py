@@ -12,7 +12,7 @@ from mrcd.errors import MachineError
 from mrcd.fleet_links.counts import Direction, Element, Kind
 from mrcd.fleet_links.read import PEER, PEER_T0, UPLINK, Names, Reader, Selection
 from mrcd.fleet_links.search import LEAST_LOST, Found, localise
-from mrcd.prometheus import Prometheus
+from mrcd.prometheus import Prometheus, one_of
 
 HISTORY_S = 6 * 3600.0  # a loss that began earlier has no beginning, if the window is not longer
 # A sample has the time at which its scrape began, and is stored when it is over. Of newer ones, one query could find
@@ -69,6 +69,7 @@ def _document(part: Sequence[Found], names: Names, history: "_History") -> Docum
     return {
         "target": target(first, names),
         "kind": first.kind.value,
+        "planes": list(history.planes_of(first)),
         "direction": (first.direction if len(part) == 1 else Direction.BOTH).value,
         "loss_ratio": max(f.ratio for f in part),
         "lost_packets": round(sum(f.lost for f in part)),
@@ -96,6 +97,7 @@ class _History:
     def __init__(self, server: Prometheus, at: float, window_s: float, reader: Reader) -> None:
         self._server, self._at, self._window_s = server, at, window_s
         self._names, self._t0_of_host = reader.names, reader.fleet.t0_of_host
+        self.planes_of = reader.fleet.planes_of
 
     def since_s(self, e: Element, lost: float) -> float | None:
         """Returns for how many seconds, at most, an element has lost packets; None if no window is without a loss."""
@@ -131,7 +133,7 @@ class _History:
 
     def _selections(self, e: Element) -> list[Selection]:
         """Returns the series that count the losses of an element: what it loses is in all of them."""
-        names, plane = self._names, f'plane="{e.plane}"'
+        names, plane = self._names, one_of("plane", map(str, self.planes_of(e)))
         if e.kind is Kind.NIC:
             name = json.dumps(names.hosts[e.host])
             if e.direction is Direction.UP:

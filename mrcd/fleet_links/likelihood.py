@@ -82,14 +82,14 @@ class Grid:
         return np.asarray(self.noise[at] * self.sent[at] + self.margin * self.explained[at])
 
     def cells(self, at: Any, crossing: Any, is_far: Any = True, is_summed: bool = False) -> Cells:
-        """Returns some cells, of which `crossing` packets cross an element; summed over their first dimension.
+        """Returns some cells, of which `crossing` packets cross an element; summed over their last dimension but one.
 
         Of a sum, only the cells that are `is_far` count.
         """
         parts: list[Any] = [self.lost[at], self.noise[at] * self.sent[at], self.explained[at]]
         if is_summed:
-            lost, noise, explained = ((part * is_far).sum(axis=0) for part in parts)
-            sent, is_far = crossing.sum(axis=0), True
+            lost, noise, explained = ((part * is_far).sum(axis=-2).ravel() for part in parts)
+            sent, is_far = crossing.sum(axis=-2).ravel(), True
         else:
             lost, noise, explained, sent = (np.atleast_1d(np.asarray(v, float)).ravel() for v in (*parts, crossing))
         usual = noise + explained

@@ -25,7 +25,7 @@ class Crossing(NamedTuple):
     at: Any
     packets: Floats
     is_far: Any = True  # of each cell: its packets are between different T0s
-    is_summed: bool = False  # the element touches all cells of the first dimension in the same way
+    is_summed: bool = False  # the element touches all cells of the last dimension but one in the same way
 
 
 class Model:
@@ -120,14 +120,17 @@ class Model:
 
         None, if they are from a T0 that has no row.
         """
-        p, t, via = e.plane, e.t0, _ALL if e.t1 < 0 else e.t1
+        p: Any = e.plane
+        t, via = e.t0, _ALL if e.t1 < 0 else e.t1
         if e.kind is Kind.NIC:
             return self._of_sender(p) if e.is_sender else self._of_receiver(p, e.host)
         rows: Any
         mask: Any = True
         if e.kind is Kind.T1:
-            rows, mask, share = (_ALL, _ALL), self._far, self.t1_share[p, :, via][:, None] * self._far
-            of_plane = self.plane_share[p][:, None]
+            planes = self.fleet.t1_planes(p)
+            p = slice(planes.start, None, planes.step)
+            rows, mask, share = (_ALL, _ALL), self._far, self.t1_share[p, :, via][..., None] * self._far
+            of_plane = self.plane_share[p][..., None]
             uplink = Crossing((p, _ALL, via), self.uplink.sent[p, :, via])
         elif e.direction is Direction.UP:
             found = np.flatnonzero(self.fleet.sources == t)
@@ -148,11 +151,12 @@ class Model:
                 uplink, share = Crossing((p, far), sent[:, None] * share, True, True), 1.0
             else:
                 uplink = Crossing((p, far, via), sent * share)
-        is_summed = e.kind is Kind.T1
+        is_t1 = e.kind is Kind.T1
+        of_pairs = (of_plane * share).sum(axis=0) if is_t1 else of_plane * share
         return (
             uplink,
-            Crossing((p, *rows), self.peer_t0.sent[(p, *rows)] * share, mask, is_summed),
-            Crossing(rows, self.pairs.sent[rows] * of_plane * share, mask, is_summed),
+            Crossing((p, *rows), self.peer_t0.sent[(p, *rows)] * share, mask, is_t1),
+            Crossing(rows, self.pairs.sent[rows] * of_pairs, mask, is_t1),
         )
 
     def _of_receiver(self, p: int, host: int) -> tuple[Crossing, ...]:

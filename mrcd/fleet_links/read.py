@@ -73,6 +73,8 @@ class Reader:
         t0s = sorted({*t0_of.values()} | found, key=_number)
         self.names = Names(t0s, t1s, hosts, len({labels["host"] for labels in info}))
         planes = max((int(labels["plane"]) for labels, _ in to_t0["tx"]), default=0) + 1
+        # Hosts of older versions do not say it, and while a new cluster file goes from host to host they differ.
+        (rails, _), *_ = Counter(int(labels.get("rails", 1)) for labels in info).most_common()
         names = {"plane": [str(p) for p in range(planes)], "t0": t0s, "t1": t1s, "host": hosts}
         names |= {"peer_t0": t0s, "peer": hosts}
         self._places = {label: {name: i for i, name in enumerate(of_label)} for label, of_label in names.items()}
@@ -88,6 +90,7 @@ class Reader:
             host=self._sums(self._packets(PEER_T0, ("host", "plane")), ("host", "plane")),
             t0_of_host=np.array([self._places["t0"][t0_of[h]] for h in hosts], np.int64),
             read=self._read,
+            rails=rails if planes % rails == 0 else 1,
         )
 
     def _packets(self, family: str, labels: Sequence[str], of_hosts: str = "") -> dict[str, list[Sample]]:

@@ -4,7 +4,8 @@
 In each plane elements are chosen one by one, each time the one that raises the likelihood most. The losses of the
 chosen ones are then fitted again, one coordinate after the other. This ends when no element is worth its price: the
 logarithm of the number of elements of its kind. Where a plane has several faults, the order matters: the search is
-repeated with switches first, and with links and NICs first, and the likeliest result stays.
+repeated with switches first, and with links and NICs first, and the likeliest result stays. A T1 that rails share is
+chosen with the elements of its first plane, by the losses on all its planes.
 
 NetBouncer (NSDI 2019) fits all links by coordinate descent. Flock (arXiv 2305.03348) chooses the fewest by likelihood.
 Here both work on sums that hosts can export.
@@ -50,6 +51,10 @@ def _is_any(_: Element) -> bool:
 
 def _is_switch(e: Element) -> bool:
     return e.kind in (Kind.T0, Kind.T1)
+
+
+def _is_t1(e: Element) -> bool:
+    return e.kind is Kind.T1
 
 
 def _is_narrow(e: Element) -> bool:
@@ -113,15 +118,20 @@ class _Search:
         self._price = {
             kind: math.log(planes * number)
             for kind, number in (
-                (Kind.LINK, 2 * links), (Kind.NIC, 2 * hosts), (Kind.T1, max(1, t1s)), (Kind.T0, 2 * t0s)
+                (Kind.LINK, 2 * links), (Kind.NIC, 2 * hosts), (Kind.T1, max(1, t1s) / fleet.rails), (Kind.T0, 2 * t0s)
             )
         }  # fmt: skip
+        self._first_planes = range(planes // fleet.rails)
+        if fleet.rails > 1:  # what T1s lose on several planes, perhaps on all, is no noise
+            for plane in self._first_planes:
+                self._tried(plane, (_is_t1,), _MOST_CHOSEN)
 
     def planes(self) -> list[int]:
-        """Returns all planes, those that lose most first."""
+        """Returns all planes: first those with T1s of their own, and of these, those that lose most."""
         self._model.measure_noise()
         grid = self._model.peer_t0
-        return [int(p) for p in np.argsort(-_excess(grid.lost, grid.expected()).sum(axis=(1, 2)))]
+        by_loss = np.argsort(-_excess(grid.lost, grid.expected()).sum(axis=(1, 2))).tolist()
+        return sorted(by_loss, key=lambda p: p not in self._first_planes)
 
     def explain(self, plane: int) -> None:
         """Chooses the elements of a plane."""
@@ -281,7 +291,11 @@ def _switches_and_links(model: Model, p: int) -> set[Element]:
     # The losses that one link of a T0 explains, with a margin, can hide another of its links.
     of_links = {*t0s, *(e.t0 for e in model.chosen if e.is_downlink and e.plane == p)}
     found |= {Element(Kind.LINK, Direction.DOWN, p, t0, t1) for t0 in of_links for t1 in t1s}
-    found |= {Element(Kind.T1, Direction.BOTH, p, t1=t1) for t1 in t1s}
+    planes = model.fleet.t1_planes(p)
+    if p == planes.start:
+        uplinks = _excess(model.uplink.lost[planes], model.uplink.expected(planes))
+        of_planes = _top(uplinks.sum(axis=(0, 1)), _TRIED)
+        found |= {Element(Kind.T1, Direction.BOTH, p, t1=t1) for t1 in of_planes}
     found |= {Element(Kind.T0, Direction.UP, p, t0) for t0 in _top(by_source, _TRIED)}
     return found | {Element(Kind.T0, Direction.DOWN, p, t0) for t0 in t0s}
 

@@ -24,10 +24,10 @@ NAMED_S = FORGOTTEN_S = patience(300.0)  # a busy machine answers late, and lose
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """Three T0s with two hosts each, under load: fewer could not tell links of a T1 apart."""
+    """Three T0s with two hosts each, under load: fewer could not tell links of a T1 apart. Two rails share the T1s."""
     if not Prometheus.is_installed():
         pytest.skip("Prometheus is not installed: `make set-up` installs it")
-    with a_lab("links", hosts=6, hosts_per_t0=2, planes=2, t1=3) as made, Mesh(made, RATE):
+    with a_lab("links", hosts=6, hosts_per_t0=2, planes=4, rails=2, t1=3) as made, Mesh(made, RATE):
         yield made
 
 
@@ -56,22 +56,22 @@ def is_quiet(server: Prometheus) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("target", "direction", "hosts"),
+    ("target", "direction", "planes", "hosts"),
     [
-        ("link:1:0:2", "up", {"h0", "h1"}),
-        ("t1:0:1", "both", {f"h{i}" for i in range(6)}),
+        ("link:1:0:2", "up", [1], {"h0", "h1"}),
+        ("t1:0:1", "both", [0, 2], {f"h{i}" for i in range(6)}),
     ],
 )
 def test_a_part_that_loses_packets_is_named_and_nothing_else(
-    lab: Lab, server: Prometheus, target: str, direction: str, hosts: set[str]
+    lab: Lab, server: Prometheus, target: str, direction: str, planes: list[int], hosts: set[str]
 ) -> None:
     wait_until("nothing is lost", lambda: is_quiet(server), FORGOTTEN_S, 0.2)
     lab.fail(target, drop=0.01, **({} if direction == "both" else {"direction": direction}))  # type: ignore[arg-type]
 
     def is_named() -> bool:
         status, document = ask(server)
-        named = [(link["target"], link["direction"], set(link["hosts"])) for link in document.get("links", [])]
-        return status == 1 and named == [(target, direction, hosts)]
+        named = [(n["target"], n["direction"], n["planes"], set(n["hosts"])) for n in document.get("links", [])]
+        return status == 1 and named == [(target, direction, planes, hosts)]
 
     def is_printed() -> bool:
         text = _run(server).stdout

@@ -140,13 +140,14 @@ CHECK = {
 }  # fmt: skip
 EXAMINED = {"command": "doctor", "checks": [CHECK], "summary": {"PASS": 0, "WARN": 0, "FAIL": 1, "SKIP": 0}}
 LOST = {
-    "target": "link:1:0:2", "kind": "link", "direction": "up", "loss_ratio": 0.0101, "lost_packets": 56,
+    "target": "link:1:0:2", "kind": "link", "planes": [1], "direction": "up", "loss_ratio": 0.0101, "lost_packets": 56,
     "confidence": 1.0, "or_targets": [], "since_s": 70.0, "hosts": ["h0", "h1"], "host_count": 2,
 }  # fmt: skip
 LOST_T1 = LOST | {
     "target": "t1:2:1", "direction": "both", "confidence": 0.5, "or_targets": ["link:2:0:1"], "since_s": None,
     "hosts": [f"h{i}" for i in range(6)], "host_count": 70,
 }  # fmt: skip
+OF_RAILS = LOST_T1 | {"target": "t1:0:1", "kind": "t1", "planes": [0, 2, 4, 6], "confidence": 1.0, "or_targets": []}
 LOCALISED = {
     "time": "2030-01-02T03:04:05+00:00", "window_s": 60.0, "hosts": 6, "packets": 175_000, "lost_packets": 56,
     "links": [LOST], "differing": [], "differing_is_sure": False,
@@ -290,7 +291,7 @@ CASES: dict[str, list[tuple[str, Answers]]] = {
     ],
     "fleet-links": [
         (f"fleet links {PROMETHEUS}", {}), (f"fleet links {PROMETHEUS} @40", located(LOST_T1)),
-        (f"fleet links {PROMETHEUS}", located(LOST, LOST_T1)),
+        (f"fleet links {PROMETHEUS}", located(LOST, LOST_T1)), (f"fleet links {PROMETHEUS}", located(OF_RAILS)),
         (f"fleet links {PROMETHEUS}", located(lost_packets=0)),
         (f"fleet links {PROMETHEUS}", located(LOST, differing=["h2"], differing_is_sure=True)),
         (f"fleet links {PROMETHEUS}", located(lost_packets=0, differing=["h2"])),

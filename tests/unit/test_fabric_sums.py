@@ -84,7 +84,7 @@ def test_every_packet_is_in_each_of_the_three_sums(host: Host, endpoint: Endpoin
     host.path_stats["deficit"][1, 5] += 3
     host.path_stats["rx_probes"][1, 5] += PROBES
     series = endpoint.scrape()
-    assert series['mrc_fabric_host_info{host="h0",t0="0"}'] == 1
+    assert series['mrc_fabric_host_info{host="h0",rails="1",t0="0"}'] == 1
     sent, arrived = SENT + PROBES, SENT + PROBES - LOST
     assert sums(series, 1, 1) == (sent, arrived)
     assert series['mrc_fabric_t0_tx_packets_total{peer_t0="1",plane="1"}'] == sent
@@ -176,7 +176,7 @@ def test_old_losses_do_not_count_again_when_a_peer_leaves(
 def test_a_cluster_of_one_host_has_no_sums() -> None:
     text = f"[cluster]\nt0s = 2\nt1s = 4\nplanes = 2\nevs_per_peer = 8\n{cluster_files.host(0)}"
     series = Endpoint(Host(text)).scrape()
-    assert series == {'mrc_fabric_host_info{host="h0",t0="0"}': 1}
+    assert series == {'mrc_fabric_host_info{host="h0",rails="1",t0="0"}': 1}
 
 
 def test_paths_whose_t1_is_not_known_have_no_uplinks() -> None:

@@ -24,10 +24,14 @@ LINK, NIC = Element(Kind.LINK, BOTH, 1, 2, 3), Element(Kind.NIC, BOTH, 0, host=2
 T1, T0 = Element(Kind.T1, BOTH, 1, t1=2), Element(Kind.T0, BOTH, 0, 3)
 
 
+def simulated(fabric: Fabric) -> Simulation:
+    rng = np.random.default_rng(5)
+    return Simulation(fabric, simulated_fabric.draw(fabric, rng), rng)
+
+
 @pytest.fixture(scope="module")
 def simulation() -> Simulation:
-    rng = np.random.default_rng(5)
-    return Simulation(FABRIC, simulated_fabric.draw(FABRIC, rng), rng)
+    return simulated(FABRIC)
 
 
 def named(simulation: Simulation, *faults: Fault) -> set[Element]:
@@ -61,12 +65,29 @@ def test_faults_in_several_planes_and_in_one(simulation: Simulation, ratio: floa
     assert named(simulation, *(Fault(e, ratio) for e in in_one)) == truth(*in_one)
 
 
+@pytest.mark.parametrize(("planes", "rails"), [(4, 2), (4, 4)])
+def test_a_t1_of_several_planes_is_one_element(planes: int, rails: int) -> None:
+    """Where all planes share their T1s, what a T1 loses must not count as congestion."""
+    shared = simulated(replace(FABRIC, planes=planes, rails=rails))
+    t1 = Element(Kind.T1, BOTH, 0, t1=2)
+    others = truth(Element(Kind.LINK, BOTH, 3, 1, 3))
+    assert named(shared) == set()
+    for ratio in (0.0001, 0.005, 1.0):  # few packets in each plane, many, all
+        assert named(shared, Fault(t1, ratio)) == {t1}
+        assert named(shared, Fault(t1, ratio), *(Fault(e, 0.01) for e in others)) == {t1, *others}
+    assert named(shared, *(Fault(replace(t1, plane=p), 0.01) for p in range(planes // rails))) == {
+        replace(t1, plane=p) for p in range(planes // rails)
+    }
+
+
 def test_without_a_fault_nothing_is_named(simulation: Simulation) -> None:
     assert named(simulation) == set()
 
 
-def test_loss_on_all_planes_is_no_fault_of_the_fabric(simulation: Simulation) -> None:
+@pytest.mark.parametrize("rails", [1, 2])
+def test_loss_on_all_planes_is_no_fault_of_the_fabric(rails: int) -> None:
     """A receiver that is too busy drops packets of all planes alike."""
+    simulation = simulated(replace(FABRIC, rails=rails))
     fleet = simulation.observe(simulation.losses([]))
     busy, t0 = 20, 20 // FABRIC.hosts_per_t0
     pairs = np.flatnonzero(fleet.peer_host == busy)
@@ -221,6 +242,15 @@ class Answers:
         return [(dict(zip(names, key, strict=True)), value) for key, value in sums.items()]
 
 
+@pytest.mark.parametrize(("rails", "found"), [(["2", "2"], 2), (["", "2", "2"], 2), (["3", "3"], 1)])
+def test_the_rails_that_most_hosts_say(rails: list[str], found: int) -> None:
+    """Hosts of an older version say none; four planes are no multiple of three rails."""
+    hosts = [{"host": f"h{i}", "t0": "0"} | ({"rails": r} if r else {}) for i, r in enumerate(rails)]
+    to_t0 = [hosts[0] | {"plane": "3", "peer_t0": "0"}]
+    sent = {"mrc_fabric_uplink": [], "mrc_fabric_t0": to_t0, "mrc_fabric_peer": []}
+    assert Reader(cast(Prometheus, Answers(hosts, sent)), 0.0, 60.0).fleet.rails == found
+
+
 def test_a_host_that_moves_to_another_t0() -> None:
     """h1 has its new cluster file already, and h0 sent packets to it under the T0 before, which is empty now."""
     h0, h1 = {"host": "h0", "t0": "0"}, {"host": "h1", "t0": "2"}
@@ -240,9 +270,11 @@ class Loss:
 
     def __init__(self, began: float) -> None:
         self._began = began
+        self.expression = ""
 
     def query_range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
         """Returns what was lost in the window before each step."""
+        self.expression = expression
         count = int((end - start) / step) + 1
         assert count <= MOST_STEPS
         times = [start + k * step for k in range(count)]
@@ -263,8 +295,17 @@ class Loss:
 def test_since_when_a_part_loses_packets(window_s: float, age_s: float, since_s: float | None) -> None:
     at = 1e6
     reader = SimpleNamespace(
-        names=Names(["0"], ["0"], ["h0"], 1), fleet=SimpleNamespace(t0_of_host=np.zeros(1, np.int64))
+        names=Names(["0"], ["0"], ["h0"], 1),
+        fleet=SimpleNamespace(t0_of_host=np.zeros(1, np.int64), planes_of=lambda e: [e.plane]),
     )
     history = _History(cast(Prometheus, Loss(at - age_s)), at, window_s, cast(Reader, reader))
     link = Element(Kind.LINK, UP, 0, 0, 0)
     assert history.since_s(link, 20 * min(window_s, age_s)) == since_s
+
+
+def test_the_series_of_a_t1_are_those_of_all_its_planes() -> None:
+    shared = simulated(replace(FABRIC, planes=4, rails=2))
+    reader = SimpleNamespace(names=Names([], ["0", "1", "2"], [], 1), fleet=shared.observe(shared.losses([])))
+    server = Loss(0.0)
+    _History(cast(Prometheus, server), 1e6, 60.0, cast(Reader, reader)).since_s(replace(T1, plane=0), 20.0)
+    assert '{plane=~"0|2", t1="2"}' in server.expression

@@ -41,8 +41,8 @@ class FabricCollector(Collector):
             if self._counts is None or self._counts.plan is not plan:
                 self._counts = _Counts(s)
             sent, arrived = self._counts.add(s, time.monotonic_ns())
-        values = {"host": plan.host.name, "t0": str(plan.host.t0)}
-        yield InfoMetricFamily("mrc_fabric_host", "This host's name and T0.", values)
+        values = {"host": plan.host.name, "t0": str(plan.host.t0), "rails": str(plan.config.cluster.rails)}
+        yield InfoMetricFamily("mrc_fabric_host", "This host's name and T0, and the rails of the cluster.", values)
         yield from _families(s, sent, arrived)
 
 

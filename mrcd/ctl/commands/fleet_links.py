@@ -40,6 +40,8 @@ def links_lines(doc: Document, *, colour: bool, width: int | None) -> list[str]:
     lines = fold(f"{parts} packets: {asked}", width) + _differing(doc, width)
     lines += table_of(_FIELDS, links, colour=colour, width=width)
     for link in links:
+        if link["planes"][1:]:
+            lines += fold(f"{link['target']} is one switch of the planes {', '.join(map(str, link['planes']))}", width)
         if link["or_targets"]:
             lines += fold(f"{link['target']} cannot be told from {' or '.join(link['or_targets'])}", width)
     if not doc["differing"]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from mrcd.config.cluster_file import t1_planes
 from mrcd.fleet_links.counts import Direction, Element, Fleet, HostSums, Kind, Sums
 
 PEERS = 8  # that a host sends to
@@ -26,18 +27,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Fabric:
-    """Sizes of a two-tier fabric. `slots`: EVs of a pair of hosts in each plane."""
+    """Sizes of a two-tier fabric. `slots`: EVs of a pair of hosts in each plane. `rails` share T1s."""
 
     planes: int
     t0s: int
     t1s: int
     hosts_per_t0: int
     slots: int
+    rails: int = 1
 
     @property
     def hosts(self) -> int:
-        """Returns the number of hosts, each with a NIC of as many ports as there are planes."""
+        """Returns the number of hosts, each with a port in each plane."""
         return self.t0s * self.hosts_per_t0
+
+    def planes_of(self, e: Element) -> range:
+        """Returns the planes of an element."""
+        return t1_planes(e.plane, self.planes, self.rails) if e.kind is Kind.T1 else range(e.plane, e.plane + 1)
 
 
 @dataclass(frozen=True)
@@ -112,14 +118,6 @@ class Losses:
     unsent: Floats
 
 
-def _has_all_of(switch: Element, e: Element) -> bool:
-    """Returns whether all packets that cross `e` cross the switch, or both are the same part."""
-    if switch.part == e.part:
-        return True
-    is_t0, is_t1 = switch.kind is Kind.T0 and switch.t0 == e.t0, switch.kind is Kind.T1 and switch.t1 == e.t1
-    return switch.plane == e.plane and (is_t0 or is_t1)
-
-
 class Simulation:
     """A fabric with traffic. `observe` returns what its hosts count under faults."""
 
@@ -167,11 +165,18 @@ class Simulation:
         found: list[Fault] = []
         while len(found) < count:
             e = self._draw_element()
-            is_new = not any(_has_all_of(f.element, e) or _has_all_of(e, f.element) for f in found)
+            is_new = not any(self._has_all_of(f.element, e) or self._has_all_of(e, f.element) for f in found)
             ways = [replace(e, direction=d) for d in directions(e)]
             if is_new and all(len(self._evs_through(way)) for way in ways):
                 found.append(Fault(e, ratio))
         return found
+
+    def _has_all_of(self, switch: Element, e: Element) -> bool:
+        """Returns whether all packets that cross `e` cross the switch, or both are the same part."""
+        if switch.part == e.part:
+            return True
+        is_t0, is_t1 = switch.kind is Kind.T0 and switch.t0 == e.t0, switch.kind is Kind.T1 and switch.t1 == e.t1
+        return e.plane in self.fabric.planes_of(switch) and (is_t0 or is_t1)
 
     def _draw_element(self) -> Element:
         """Draws a NIC or a link in one direction or both, or now and then a switch."""
@@ -183,9 +188,9 @@ class Simulation:
             return Element(Kind.NIC, direction, p, host=host)
         if kind == Kind.LINK:
             return Element(Kind.LINK, direction, p, t0, t1)
-        return (
-            Element(Kind.T1, Direction.BOTH, p, t1=t1) if kind == Kind.T1 else Element(Kind.T0, Direction.BOTH, p, t0)
-        )
+        if kind == Kind.T0:
+            return Element(Kind.T0, Direction.BOTH, p, t0)
+        return Element(Kind.T1, Direction.BOTH, t1_planes(p, f.planes, f.rails).start, t1=t1)
 
     def losses(self, faults: Sequence[Fault]) -> Losses:
         """Draws the losses of all EVs through faults."""
@@ -201,6 +206,9 @@ class Simulation:
 
     def _evs_through(self, e: Element) -> Ints:
         """Returns the EVs that cross an element, as numbers of (pair, plane, T1 + 1)."""
+        return np.concatenate([self._evs_in_plane(replace(e, plane=p)) for p in self.fabric.planes_of(e)])
+
+    def _evs_in_plane(self, e: Element) -> Ints:
         up, down = e.direction is not Direction.DOWN, e.direction is not Direction.UP
         source, target = self.traffic.source, self.traffic.target
         if e.kind is Kind.NIC:
@@ -275,7 +283,7 @@ class Simulation:
             return [self._read(h, losses, by_source[bounds[h] : bounds[h + 1]]) for h in hosts]
 
         sent_by_host = Sums(host.sent.T.copy(), host.lost.T.copy())
-        return Fleet(uplink, peer_t0, peer, peer_source, peer_host, sent_by_host, self.t0_of_host, read)
+        return Fleet(uplink, peer_t0, peer, peer_source, peer_host, sent_by_host, self.t0_of_host, read, rails=f.rails)
 
     def _read(self, host: int, losses: Losses, mine: Ints) -> HostSums:
         """Returns the sums of one host. `mine`: its EVs through faults."""
