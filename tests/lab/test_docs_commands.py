@@ -81,6 +81,7 @@ SYNOPSES = {
     "`help [COMMAND]`, `help words`": "mrcctl help paths && mrcctl help words",
     "`peers [PEER] [-i SECONDS]`": "mrcctl peers h2 -i 0.2",
     "`job env [--slurm] [--interface NAME]`": "mrcctl job env && mrcctl job env --slurm --interface lo",
+    "`job topology [--interface NAME]`": "mrcctl job topology",
     "`keys status`": "mrcctl keys status",
     "`keys rotate [--wait SECONDS]`": "mrcctl keys rotate --wait 20",
     "`keys generate [--add] [FILE]`": "mrcctl keys generate new_secrets && mrcctl keys generate --add new_secrets",

@@ -306,7 +306,7 @@ CASES: dict[str, list[tuple[str, Answers]]] = {
 # These need files: other tests have them.
 ELSEWHERE = {
     *("completion", "bugreport", "capture", "keys generate", "config check", "config show", "fabric config"),
-    "fabric check",
+    *("fabric check", "job topology"),
 }
 DEFAULTS: Answers = {
     "histograms": [HISTOGRAM, HISTOGRAM | {"histogram": "rtt", "plane": 1, "count": 0, "buckets": []}],
