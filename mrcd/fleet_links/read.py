@@ -90,7 +90,7 @@ class Reader:
             host=self._sums(self._packets(PEER_T0, ("host", "plane")), ("host", "plane")),
             t0_of_host=np.array([self._places["t0"][t0_of[h]] for h in hosts], np.int64),
             read=self._read,
-            rails=rails if planes % rails == 0 else 1,
+            rails=rails if rails > 0 and planes % rails == 0 else 1,
         )
 
     def _packets(self, family: str, labels: Sequence[str], of_hosts: str = "") -> dict[str, list[Sample]]:
