@@ -59,21 +59,34 @@ class Model:
     def measure_noise(self) -> None:
         """Takes what a receiver, or the hosts under a T0, lose on all planes for noise: a fault has one plane.
 
-        What chosen elements explain does not count.
+        What chosen elements explain does not count, nor what some T1s lose more than others: rails share T1s.
         """
         if self.planes < _LEAST_PLANES:
             return
-        left = np.maximum(self.peer_t0.lost - self.peer_t0.explained, 0.0)
+        even = self._even_share()
+        left = np.maximum(self.peer_t0.lost - self.peer_t0.explained, 0.0) * even[:, None, None]
         of_t0 = np.maximum(usual_of_planes(self.peer_t0.sent.sum(axis=1), left.sum(axis=1)), self.noise)
         self.peer_t0.set_noise(np.maximum(usual_of_planes(self.peer_t0.sent, left), of_t0))
         self.pairs.set_noise(of_t0)
         # A receiver cannot lose more on all planes than its T0 does.
-        left = np.maximum(self.peer.lost - self.peer.explained, 0.0)
+        by_plane = self.peer_t0.lost.sum(axis=(1, 2))
+        left = np.maximum(self.peer.lost - self.peer.explained, 0.0) * (even @ by_plane / max(by_plane.sum(), 1.0))
         sent, lost = (np.bincount(self.fleet.peer_host, v, self.hosts) for v in (self.peer.sent, left))
         beyond = np.maximum(of_t0 - _CONGESTED * self.noise, 0.0)
         most = (np.bincount(self.fleet.t0_of_host, sent, self.t0s) * beyond)[self.fleet.t0_of_host]
         ratio = np.minimum(lost, most) / np.maximum(sent, 1.0)
         self.peer.set_noise(np.maximum(self.noise, ratio)[self.fleet.peer_host])
+
+    def _even_share(self) -> Floats:
+        """Returns by plane which share of the lost packets all T1s lose alike, if rails share them."""
+        found, planes_with_t1s = np.ones(self.planes), self.planes // self.fleet.rails
+        for first in range(planes_with_t1s) if self.fleet.rails > 1 and self.t1s else ():
+            p = slice(first, None, planes_with_t1s)
+            lost = np.maximum(self.uplink.lost[p] - self.uplink.explained[p], 0.0).sum(axis=(0, 1))
+            sent = self.uplink.sent[p].sum(axis=(0, 1))
+            usual = np.median(lost / np.maximum(sent, 1.0)) * sent
+            found[p] = (1 + np.minimum(lost, usual).sum()) / (1 + lost.sum())
+        return found
 
     def _per_t0(self, values: Floats) -> Floats:
         cell, rows = self.fleet.peer_source * self.t0s + self._t0_of_pair, len(self.fleet.sources)
@@ -113,7 +126,9 @@ class Model:
             _, model = self._sender(e.host)
             model.explain(self.chosen, self.uplink.margin)
         grids = (model.uplink, model.peer_t0, model.peer if e.kind is Kind.NIC else model.pairs)
-        return Views(*(grid.cells(*crossing) for grid, crossing in zip(grids, model.crossings(e), strict=True)))
+        uplink, peer_t0, by_peer = (g.cells(*crossing) for g, crossing in zip(grids, model.crossings(e), strict=True))
+        # All planes' sums by peer have the losses of all T1s that rails share: as many as several T1s lose.
+        return Views(uplink, peer_t0, uplink if len(self.fleet.planes_of(e)) > 1 else by_peer)
 
     def crossings(self, e: Element) -> tuple[Crossing, ...]:
         """Returns the packets that cross an element: by uplink, by receiver's T0, and by pair of T0s; of a NIC by peer.

@@ -53,10 +53,6 @@ def _is_switch(e: Element) -> bool:
     return e.kind in (Kind.T0, Kind.T1)
 
 
-def _is_t1(e: Element) -> bool:
-    return e.kind is Kind.T1
-
-
 def _is_narrow(e: Element) -> bool:
     return e.kind is Kind.NIC or (e.kind is Kind.LINK and e.direction is Direction.UP)
 
@@ -122,9 +118,6 @@ class _Search:
             )
         }  # fmt: skip
         self._first_planes = range(planes // fleet.rails)
-        if fleet.rails > 1:  # what T1s lose on several planes, perhaps on all, is no noise
-            for plane in self._first_planes:
-                self._tried(plane, (_is_t1,), _MOST_CHOSEN)
 
     def planes(self) -> list[int]:
         """Returns all planes: first those with T1s of their own, and of these, those that lose most."""

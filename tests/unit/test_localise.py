@@ -75,9 +75,14 @@ def test_a_t1_of_several_planes_is_one_element(planes: int, rails: int) -> None:
     for ratio in (0.0001, 0.005, 1.0):  # few packets in each plane, many, all
         assert named(shared, Fault(t1, ratio)) == {t1}
         assert named(shared, Fault(t1, ratio), *(Fault(e, 0.01) for e in others)) == {t1, *others}
-    assert named(shared, *(Fault(replace(t1, plane=p), 0.01) for p in range(planes // rails))) == {
-        replace(t1, plane=p) for p in range(planes // rails)
-    }
+
+
+def test_t1s_of_all_planes_at_once() -> None:
+    """Each of them has a small part of the losses by peer, which all planes have."""
+    t1s = {Element(Kind.T1, BOTH, plane, t1=n) for plane, n in ((0, 1), (0, 5), (1, 3), (1, 5))}
+    link = Element(Kind.LINK, UP, 3, 1, 6)
+    shared = simulated(Fabric(planes=4, t0s=8, t1s=8, hosts_per_t0=16, slots=8, rails=2))
+    assert named(shared, *(Fault(e, 0.2) for e in (*t1s, link))) == {*t1s, link}
 
 
 def test_without_a_fault_nothing_is_named(simulation: Simulation) -> None:
