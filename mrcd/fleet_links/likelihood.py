@@ -147,7 +147,8 @@ NOTHING = Fit(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 def fit(views: Views) -> Fit:
     """Returns the likeliest losses of an element."""
     near, views = _near_and_far(views)
-    packets, of_pairs = float(views.peer_t0.crossing.sum()), float(views.peer.crossing.sum())
+    packets = float(views.peer_t0.crossing.sum())
+    of_pairs = float(views.peer.crossing.sum()) if len(views.peer.crossing) else packets
     if packets <= 0 or of_pairs <= 0:
         return NOTHING
     lost = np.concatenate([v.lost for v in views])

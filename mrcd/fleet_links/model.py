@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mrcd.fleet_links.counts import Direction, Element, Fleet, Floats, HostSums, Ints, Kind, Sums
-from mrcd.fleet_links.likelihood import NIC_CLUMP, NOTHING, Fit, Grid, Views, usual_noise, usual_of_planes
+from mrcd.fleet_links.likelihood import NIC_CLUMP, NOTHING, Cells, Fit, Grid, Views, usual_noise, usual_of_planes
 
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 1.0
 _CONGESTED = 3.0  # times the usual noise: a T0 that loses as much on all planes has busy receivers
+_DEVIATIONS = 3.0  # of a T1's losses, by chance
 _LEAST_PLANES = 2  # with one plane, what is lost on all planes says nothing
 _ALL = slice(None)
 
@@ -57,7 +58,8 @@ class Model:
         self.chosen: dict[Element, Fit] = {}
 
     def measure_noise(self) -> None:
-        """Takes what a receiver, or the hosts under a T0, lose on all planes for noise: a fault has one plane.
+        """Takes what a receiver, or the hosts under a T0, lose on all planes for noise: only a T1 that rails share
+        can have a fault on all.
 
         What chosen elements explain does not count, nor what some T1s lose more than others: rails share T1s.
         """
@@ -84,8 +86,10 @@ class Model:
             p = slice(first, None, planes_with_t1s)
             lost = np.maximum(self.uplink.lost[p] - self.uplink.explained[p], 0.0).sum(axis=(0, 1))
             sent = self.uplink.sent[p].sum(axis=(0, 1))
-            usual = np.median(lost / np.maximum(sent, 1.0)) * sent
-            found[p] = (1 + np.minimum(lost, usual).sum()) / (1 + lost.sum())
+            used = sent > 0
+            usual = np.median(lost[used] / sent[used]) * sent if used.any() else sent
+            most = usual + _DEVIATIONS * np.sqrt(usual)  # losses are rare: some T1s have more by chance
+            found[p] = (1 + np.minimum(lost, most).sum()) / (1 + lost.sum())
         return found
 
     def _per_t0(self, values: Floats) -> Floats:
@@ -127,8 +131,9 @@ class Model:
             model.explain(self.chosen, self.uplink.margin)
         grids = (model.uplink, model.peer_t0, model.peer if e.kind is Kind.NIC else model.pairs)
         uplink, peer_t0, by_peer = (g.cells(*crossing) for g, crossing in zip(grids, model.crossings(e), strict=True))
-        # All planes' sums by peer have the losses of all T1s that rails share: as many as several T1s lose.
-        return Views(uplink, peer_t0, uplink if len(self.fleet.planes_of(e)) > 1 else by_peer)
+        if len(self.fleet.planes_of(e)) > 1:  # sums by peer have the losses of all T1s that rails share
+            by_peer = Cells(*(values[:0] for values in by_peer))
+        return Views(uplink, peer_t0, by_peer)
 
     def crossings(self, e: Element) -> tuple[Crossing, ...]:
         """Returns the packets that cross an element: by uplink, by receiver's T0, and by pair of T0s; of a NIC by peer.

@@ -74,7 +74,8 @@ class Reader:
         self.names = Names(t0s, t1s, hosts, len({labels["host"] for labels in info}))
         planes = max((int(labels["plane"]) for labels, _ in to_t0["tx"]), default=0) + 1
         # Hosts of older versions do not say it, and while a new cluster file goes from host to host they differ.
-        (rails, _), *_ = Counter(int(labels.get("rails", 1)) for labels in info).most_common()
+        said = [int(text) for labels in info if (text := labels.get("rails", "")).isascii() and text.isdecimal()]
+        ((rails, _),) = Counter(said or [1]).most_common(1)
         names = {"plane": [str(p) for p in range(planes)], "t0": t0s, "t1": t1s, "host": hosts}
         names |= {"peer_t0": t0s, "peer": hosts}
         self._places = {label: {name: i for i, name in enumerate(of_label)} for label, of_label in names.items()}

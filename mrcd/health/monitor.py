@@ -43,7 +43,7 @@ _ALLOWED = (EvState.UNKNOWN, *_IN_USE, EvState.ASSUMED_BAD)
 class Monitor:
     """Watches this host's EVs, and changes their states for administrators and grey losses, through the programs.
 
-    `changed` is called with a peer's row when its routes may have to change, and `use_keys` with each tick: other
+    `changed` is called with a peer's row when its routes may have to change, and `use_keys` with each check: other
     keys may be accepted.
     """
 

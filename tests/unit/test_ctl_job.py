@@ -11,7 +11,9 @@ from click.testing import Result
 
 from mrcd.ctl.commands.job import cpu_of_node
 from mrcd.ctl.examine.machine import Machine
+from mrcd.errors import MachineError
 from tests.unit.canned_daemon import Daemon
+from tests.unit.interfaces import link
 
 Mrcctl = Callable[..., Result]
 CPUINFO = "processor\t: 0\nvendor_id\t: {}\ncpu family\t: {}\nmodel\t\t: {}\nflags\t\t: a b\n\nprocessor\t: 1\n"
@@ -25,6 +27,7 @@ FILES = {
 @pytest.fixture
 def speeds(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | None]:
     found: dict[str, int | None] = {"p0": 400_000, "p1": 400_000}
+    monkeypatch.setattr(Machine, "links", lambda _: {name: link(name) for name in found})
     monkeypatch.setattr(Machine, "speed_mbit", lambda _, name: found[name])
     monkeypatch.setattr(Machine, "text", lambda _, path: FILES.get(path))
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
@@ -59,6 +62,22 @@ def test_a_nic_without_a_speed_is_named(mrcctl: Mrcctl, daemon: Daemon, speeds: 
     result = mrcctl("job", "topology", "--interface", "lo")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "p1: the driver does not say the link's speed" in result.stderr
+
+
+def test_vlans_of_a_nic_have_its_speed_once(
+    mrcctl: Mrcctl, daemon: Daemon, speeds: dict[str, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vlans = {name: link(name, 3 + n, kind="vlan", lower=2, vlan=1 + n) for n, name in enumerate(speeds)}
+    monkeypatch.setattr(Machine, "links", lambda _: {"nic": link("nic")} | vlans)
+    speeds["nic"] = 400_000
+    result = mrcctl("job", "topology", "--interface", "lo")
+    assert 'speed="400000"' in result.stdout
+    assert 'numaid="-1"' in result.stdout  # there is no such file of a virtual NIC
+
+
+def test_a_cpu_without_a_name_is_no_traceback() -> None:
+    with pytest.raises(MachineError, match="/proc/cpuinfo does not name the CPU"):
+        cpu_of_node("0", "3", "x86_64", "")
 
 
 def test_cpus_as_nccl_names_them() -> None:

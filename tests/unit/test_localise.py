@@ -247,7 +247,9 @@ class Answers:
         return [(dict(zip(names, key, strict=True)), value) for key, value in sums.items()]
 
 
-@pytest.mark.parametrize(("rails", "found"), [(["2", "2"], 2), (["", "2", "2"], 2), (["3", "3"], 1)])
+@pytest.mark.parametrize(
+    ("rails", "found"), [(["2", "2"], 2), (["", "", "2"], 2), (["3", "3"], 1), (["x", "0"], 1), ([""], 1)]
+)
 def test_the_rails_that_most_hosts_say(rails: list[str], found: int) -> None:
     """Hosts of an older version say none; four planes are no multiple of three rails."""
     hosts = [{"host": f"h{i}", "t0": "0"} | ({"rails": r} if r else {}) for i, r in enumerate(rails)]

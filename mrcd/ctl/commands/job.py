@@ -14,6 +14,7 @@ from mrcd.ctl.phrases import some
 from mrcd.errors import MachineError
 
 _NCCL_ARCHS = {"aarch64": "arm64"}
+_CPUINFO = {"vendor_id", "cpu family", "model"}
 _EXTENDED = 15  # CPUID: the extended family counts from here
 
 _interface = click.option(
@@ -52,7 +53,9 @@ def cpu_of_node(node: str, cpumap: str | None, machine: str, cpuinfo: str) -> di
     found = {"numaid": node} | ({"affinity": cpumap} if cpumap else {}) | {"arch": _NCCL_ARCHS.get(machine, machine)}
     if machine == "x86_64":
         lines = (line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines())
-        first = {name.strip(): value.strip() for name, _, value in lines}
+        first = {name.strip(): value.removeprefix(" ") for name, _, value in lines}
+        if not first.keys() >= _CPUINFO or not first["cpu family"].isdecimal():
+            raise MachineError("/proc/cpuinfo does not name the CPU", hint="run it outside of the sandbox")
         family = int(first["cpu family"])
         family = family if family < _EXTENDED else _EXTENDED + (family - _EXTENDED << 4)  # as NCCL counts
         found |= {"vendor": first["vendor_id"], "familyid": str(family), "modelid": first["model"]}
@@ -100,16 +103,19 @@ def topology(options: Options, interface: str) -> None:
     the first plane's NIC.
     """
     from mrcd.ctl.examine.machine import Machine
+    from mrcd.net import hooks
 
     _require(interface)
     machine = Machine()
-    nics = [plane["interface"] for plane in read(options, "status").document["planes"]]
-    speeds = [machine.speed_mbit(nic) for nic in nics]
-    unknown = [nic for nic, speed in zip(nics, speeds, strict=True) if not speed]
+    interfaces = tuple(plane["interface"] for plane in read(options, "status").document["planes"])
+    ports = hooks.ports(interfaces, machine.links()).values()
+    speeds = {port.physical.name: machine.speed_mbit(port.physical.name) for port in ports}  # VLANs share a NIC
+    unknown = [nic for nic, speed in speeds.items() if not speed] if speeds else list(interfaces)
     if unknown:
-        raise MachineError(f"{some(unknown)}: the driver does not say the link's speed", hint="is the link up?")
-    mbit = sum(filter(None, speeds))
-    node = machine.text(f"/sys/class/net/{nics[0]}/device/numa_node") or "0"
+        hint = "is the link up? For a virtual NIC write the file by hand"
+        raise MachineError(f"{some(unknown)}: the driver does not say the link's speed", hint=hint)
+    mbit = sum(filter(None, speeds.values()))
+    node = machine.text(f"/sys/class/net/{next(iter(speeds))}/device/numa_node") or "-1"
     cpumap, cpuinfo = machine.text(f"/sys/devices/system/node/node{node}/cpumap"), machine.text("/proc/cpuinfo")
     lines = topology_lines(interface, mbit, cpu_of_node(node, cpumap, platform.machine(), cpuinfo or ""))
     document = {"interface": interface, "speed_mbit": mbit, "topology": "\n".join(lines)}
