@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mrcd.fleet_links.counts import Direction, Element, Fleet, Floats, HostSums, Ints, Kind, Sums
-from mrcd.fleet_links.likelihood import NIC_CLUMP, NOTHING, Cells, Fit, Grid, Views, usual_noise, usual_of_planes
+from mrcd.fleet_links.likelihood import NIC_CLUMP, NOTHING, Fit, Grid, Views, usual_noise, usual_of_planes
 
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 1.0
 _CONGESTED = 3.0  # times the usual noise: a T0 that loses as much on all planes has busy receivers
@@ -132,7 +132,7 @@ class Model:
         grids = (model.uplink, model.peer_t0, model.peer if e.kind is Kind.NIC else model.pairs)
         uplink, peer_t0, by_peer = (g.cells(*crossing) for g, crossing in zip(grids, model.crossings(e), strict=True))
         if len(self.fleet.planes_of(e)) > 1:  # sums by peer have the losses of all T1s that rails share
-            by_peer = Cells(*(values[:0] for values in by_peer))
+            by_peer = by_peer._replace(is_far=np.zeros_like(by_peer.is_far)).far()
         return Views(uplink, peer_t0, by_peer)
 
     def crossings(self, e: Element) -> tuple[Crossing, ...]:

@@ -359,7 +359,8 @@ def test_an_announcement_in_a_check_makes_one_more_tick() -> None:
 
 def test_keys_are_checked_in_each_tick_of_calm_weather() -> None:
     """A secret that another replaces waits for the end of a third: its peers must hear of it within a second."""
-    b, checks = Bench(), []
+    b = Bench()
+    checks: list[None] = []
     b.monitor.is_calm = True
     b.monitor._use_keys = lambda: checks.append(None)  # noqa: SLF001
     for ms in (1000, 1100, 1200):
