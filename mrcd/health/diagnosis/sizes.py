@@ -57,9 +57,10 @@ def choose(s: Snapshot, most: int = MOST) -> list[Place]:
 
 
 def _some(which: Bools) -> list[Place]:
-    """Returns MOST true places of an array at most, in a random order."""
-    places = np.argwhere(which).tolist()
-    return [(i, j) for i, j in random.sample(places, min(MOST, len(places)))]
+    """Returns MOST true places of an array at most, in a random order. A million EVs become no list of places."""
+    found = np.flatnonzero(which)
+    chosen = found[random.sample(range(len(found)), min(MOST, len(found)))]
+    return [divmod(n, which.shape[1]) for n in chosen.tolist()]
 
 
 @dataclass(frozen=True)
