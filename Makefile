@@ -344,6 +344,7 @@ deb-clean: set-up build/roots/bookworm ## build the package in the smallest Debi
 # Not part of `test`: building the package takes minutes.
 .PHONY: test-deb
 test-deb: set-up deb-clean build/roots/trixie ## install, start, upgrade, remove and purge the package, here and on a bare Debian 12 and 13
+	@scripts/set-up --ansible
 	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/debian.py
 
 .PHONY: test-rpm

@@ -7,7 +7,10 @@ downloads nothing. Only the upgrade from one Debian to the next does. It is not 
 package, in a system of its own, takes a minute, and the systems two.
 """
 
+import hashlib
+import importlib.util
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +20,12 @@ from typing import Any
 import pytest
 
 from labkit.bench import lifecycle
+from labkit.cluster.api import Lab
 from labkit.traffic import candidates
 from labkit.traffic.stream import Stream
 from tests.lab.conftest import mrcctl, wait_until
 from tests.lab.machine import TARGETS, Machine, half_lab, need_systemd
+from tests.lab.test_ansible import played
 
 ROOT = Path(__file__).parents[2]
 # In a mount namespace: the root $2 behind an overlay in $1, where the script goes on.
@@ -134,11 +139,15 @@ def install(machine: Root, package: Path) -> None:
 
 def configure(machine: Root) -> None:
     """Writes the lab's cluster file and secrets."""
-    state = machine.lab.state
-    text = state.cluster_file.read_text().replace('secret_file = "secrets"\n', "")
+    text, secrets = cluster_file(machine.lab), machine.lab.state.secrets.read_text()
     subprocess.run([*machine.enter(), "sh", "-c", "cat >/etc/mrcd/mrcd.toml"], input=text, text=True, check=True)
     keys = "umask 077; cat >/etc/mrcd/secrets; chown mrcd /etc/mrcd/secrets"
-    subprocess.run([*machine.enter(), "sh", "-c", keys], input=state.secrets.read_text(), text=True, check=True)
+    subprocess.run([*machine.enter(), "sh", "-c", keys], input=secrets, text=True, check=True)
+
+
+def cluster_file(lab: Lab) -> str:
+    """Returns the lab's cluster file, for a machine that has its secrets in /etc/mrcd/secrets."""
+    return lab.state.cluster_file.read_text().replace('secret_file = "secrets"\n', "")
 
 
 def removed(machine: Root) -> None:
@@ -245,6 +254,56 @@ def test_a_bare_debian_sprays(
     wait_until("packets have taken every path", is_on_every_path)
     took = f"{request.node.callspec.id}: {time.monotonic() - began:.1f} s from dpkg to a flow on every path"
     record_property("measured", [took])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ansible") is None, reason="no ansible-core: `scripts/set-up --ansible`")
+@pytest.mark.parametrize("machine", DEBIANS[:1], indirect=True)
+def test_ansible_installs_and_upgrades_a_host(
+    machine: Root, package: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    # Ansible's connection by SSH, with another program in the place of ssh: its last word is the command for the host.
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\nfor command; do :; done\nexec {" ".join(machine.enter())} sh -c "$command"\n')
+    ssh.chmod(0o755)
+    file = tmp_path / "mrcd.toml"
+    file.write_text(cluster_file(machine.lab))
+    inventory = tmp_path / "inventory.ini"
+    inventory.write_text(f"""[rack1]
+h0 ansible_user=root ansible_ssh_executable={ssh} ansible_ssh_transfer_method=piped
+[all:vars]
+ansible_python_interpreter=/usr/bin/python3
+mrcd_file={file}
+mrcd_secrets={machine.lab.state.secrets}
+""")
+    kept = "/var/cache/mrcd/installed.deb"
+
+    def play(package: Path, watch_s: int) -> None:
+        done = played(inventory, mrcd_package=package, mrcd_watch_seconds=watch_s)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    play(package, 0)
+    wait_until("h1 knows all paths", lambda: {p["state"] for p in mrcctl(machine.lab, "h1", "paths")} == {"GOOD"}, 60)
+    newer = another_version(package, tmp_path)
+    machine.run("mv", kept, "/tmp")
+    done, pid = played(inventory, mrcd_package=newer), machine.main_pid()
+    assert "h0 has mrcd, but not its package, so it could not go back" in done.stdout + done.stderr
+    machine.run("mv", "/tmp/installed.deb", kept)
+    assert machine.main_pid() == pid
+    measured = upgraded_under_traffic(machine, lambda: play(newer, 22))
+    assert machine.run("dpkg-query", "-W", "-f=${Version}", "mrcd").stdout.endswith("+test")
+    assert hashlib.sha256(newer.read_bytes()).hexdigest() in machine.run("sha256sum", kept).stdout
+    record_property("measured", [f"by Ansible: {measured}"])
+
+
+def another_version(package: Path, directory: Path) -> Path:
+    """Returns the same package with a higher version."""
+    tree = directory / "tree"
+    subprocess.run(["dpkg-deb", "--raw-extract", package, tree], check=True)
+    control = tree / "DEBIAN/control"
+    control.write_text(re.sub("^(Version: .*)", r"\1+test", control.read_text(), flags=re.MULTILINE))
+    made = directory / "newer.deb"
+    subprocess.run(["dpkg-deb", "-Znone", "--build", tree, made], check=True, capture_output=True)
+    return made
 
 
 def paths(machine: Root) -> list[dict[str, Any]]:

@@ -33,6 +33,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def played(inventory: Path, **variables: object) -> "subprocess.CompletedProcess[str]":
+    """Runs the playbook with variables."""
+    argv = [str(VENV / "bin/ansible-playbook"), "-i", str(inventory), str(PLAYBOOK)]
+    for name, value in variables.items():
+        argv += ["-e", json.dumps({name: str(value)})]
+    env = os.environ | {"ANSIBLE_HOME": f"{inventory.parent}/home", "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1"}
+    env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}"}
+    return subprocess.run(argv, env=env, cwd=inventory.parent, capture_output=True, text=True, timeout=600)
+
+
 class Racks:
     """A lab whose hosts have their own files, as hosts on a disk of their own, and an inventory of them."""
 
@@ -90,12 +100,7 @@ class Racks:
     def play(self, text: str, **variables: object) -> "subprocess.CompletedProcess[str]":
         """Runs the playbook with a cluster file and variables."""
         self.file.write_text(text)
-        argv = [str(VENV / "bin/ansible-playbook"), "-i", str(self.inventory), str(PLAYBOOK)]
-        for name, value in variables.items():
-            argv += ["-e", json.dumps({name: str(value)})]
-        env = os.environ | {"ANSIBLE_HOME": str(self.directory / "home"), "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1"}
-        env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}"}
-        return subprocess.run(argv, env=env, cwd=self.directory, capture_output=True, text=True, timeout=600)
+        return played(self.inventory, **variables)
 
     def package(self, version: str) -> Path:
         """Returns a package with a file that names its version. dpkg can install it below any directory."""
@@ -199,19 +204,6 @@ def test_a_file_that_costs_peers_is_taken_back_on_the_first_rack_and_the_run_end
         assert (racks.etc(host) / "packages/installed.deb").read_bytes() == old.read_bytes()
     assert not (racks.etc("h2") / "packages/new.deb").exists()
     wait_until("all EVs are GOOD", lambda: all_good(racks.lab))
-
-
-def test_a_package_is_installed_and_kept(racks: Racks) -> None:
-    new = racks.package("2")
-    refused = racks.play(racks.text, mrcd_package=new)
-    assert "h0 has mrcd, but not its package, so it could not go back" in refused.stdout + refused.stderr
-    assert {racks.reloads(host) for host in racks.files()} == {0}
-    racks.keep_package(racks.package("1"))
-    done = racks.play(racks.text, mrcd_package=new)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for host in racks.files():
-        assert racks.installed(host) == "2"
-        assert (racks.etc(host) / "packages/installed.deb").read_bytes() == new.read_bytes()
 
 
 def test_prometheus_is_asked_before_and_after_each_rack(racks: Racks, tmp_path: Path) -> None:
