@@ -167,7 +167,11 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
     run["paths_s"] = median(command_s(emulated, ["paths", "--peer", f"h{peers}"]) for _ in range(3))
     run["own_bytes"] = own_memory(pid)
     run["longest_tick_s"] = scrape(emulated)[1]["mrc_tick_longest_seconds"]
-    _wait_until_quiet(pid)
+    # Its EVs return for minutes: [health] idle_probes pays for few probes of full size.
+    emulated.stop()
+    emulated.all_good()
+    emulated.start()
+    _wait_until_quiet(emulated.daemon.pid)
     run["reload_s"], run["reprogrammed_s"], run["grown_s"] = _reloads(emulated)
     emulated.stop()
     return run
