@@ -90,7 +90,7 @@ test: $(if $(PYTEST_ARGS),set-up,lint) ## lint and all tests; PYTEST_ARGS="tests
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test test-training test-deb test-rpm test-image test-network-manager test-ansible test-kernels test-arm64 test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
+test-all: test test-training test-deb test-rpm test-image test-network-manager test-firewalld test-ansible test-kernels test-arm64 test-nics ## all tests, all faults, kernels and cards, long fuzzing, all benches (hours)
 	@$(PYTHON) -m pytest --all-faults tests/lab/test_diagnosis.py tests/lab/test_alertmanager.py
 	@$(MAKE) test-arm64 KERNELS="--kernel 6.12-arm64 --part packets"
 	@$(MAKE) test-model MODEL_PACKETS=1000000
@@ -367,6 +367,12 @@ test-network-manager: set-up ## check mrcd beside a real NetworkManager
 	@scripts/set-up --network-manager
 	@$(MAKE) build
 	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/test_network_manager.py
+
+.PHONY: test-firewalld
+test-firewalld: set-up ## check mrcd beside a real firewalld
+	@scripts/set-up --firewalld
+	@$(MAKE) build
+	@$(PYTHON) -m pytest $(PYTEST_ARGS) tests/lab/test_firewalld.py
 
 .PHONY: test-ansible
 test-ansible: set-up ## run the Ansible role on the hosts of a lab

@@ -33,6 +33,7 @@ NOT_RUN = {
     r"mrcctl (fleet )?(allow|deny|drain|put)$": "names a command without its target or file",
     r"mrcctl fleet check(?! --help)": "needs a Prometheus: tests/lab/test_fleet_check.py",
     r"mrcctl fleet links(?! --help)": "needs a Prometheus: tests/lab/test_fleet_links.py",
+    r"firewall-cmd|nft add|nft 'add|sed -i .* /etc/firewalld": "needs firewalld: tests/lab/test_firewalld.py runs it",
     r"GOLDEN_UPDATE=1 make test": "writes files of the repository",
     r"bpftool map (dump|lookup)": "names a map of a host outside the lab, or none",
     r"mrcctl capture -w": "writes packets until it is stopped: tests/lab/test_tools.py",
