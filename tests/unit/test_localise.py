@@ -75,6 +75,8 @@ def test_a_t1_of_several_planes_is_one_element(planes: int, rails: int) -> None:
     for ratio in (0.0001, 0.005, 1.0):  # few packets in each plane, many, all
         assert named(shared, Fault(t1, ratio)) == {t1}
         assert named(shared, Fault(t1, ratio), *(Fault(e, 0.01) for e in others)) == {t1, *others}
+    t1s = {replace(t1, plane=p) for p in range(planes // rails)}
+    assert named(shared, *(Fault(t, 0.01) for t in t1s)) == t1s
 
 
 def test_t1s_of_all_planes_at_once() -> None:
