@@ -16,7 +16,7 @@
 #define TICK_PEERS 1024 /* peers per tick, at most: bounds a tick in which no peer is due */
 #define TICK_MAX_NS 200000ULL /* a tick serves no further peer after this time: it delays packets on its CPU */
 #define DAEMON_SILENT_NS 50000000ULL /* a daemon that has run no tick for so long is silent: two ticks are missing */
-#define CALM_TICK_NS 100000000ULL /* while nothing is active: end_calm() wakes the daemon before */
+#define CALM_TICK_NS 250000000ULL /* while nothing is active, and sweeps are as rare: end_calm() wakes the daemon before */
 #define UNCONFIGURED_RECHECK_NS 1000000000ULL /* a row without a peer is looked at again after this time */
 /* EVs in a sweep of a peer with overdue answers: a sample is enough to tell whether it is alive. */
 #define DOUBT_SWEEP_EVS 64
@@ -246,7 +246,7 @@ static __always_inline __u64 tick(struct tick *t)
 	if (settings.peers > TICK_PEERS) /* a small random step forward: a tick may have had time for few peers only */
 		clock->cursor += bpf_get_prandom_u32() % 64;
 	if (clock->wait_ns == TICK_NS && aged(clock->began_ns, clock->active_ns, ACTIVE_NS))
-		clock->wait_ns = CALM_TICK_NS;
+		clock->wait_ns = lesser(t->sweep.node->idle_us * NS_PER_US, CALM_TICK_NS);
 	wait_ns = clock->wait_ns;
 	__sync_lock_test_and_set(&clock->busy, 0);
 	return wait_ns;

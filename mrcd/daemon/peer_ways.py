@@ -18,7 +18,7 @@ from mrcd.timed_wait import is_set_within
 log = logging.getLogger("mrcd")
 
 _EACH_S, _AGAIN_S = 1.0, 0.3
-_AT_ONCE = 4  # peers: the kernel tells of most changes, and an answer costs 0.5 ms of CPU time
+_AT_ONCE = 1  # peer: the kernel tells of most changes, and an answer costs 0.5 ms of CPU time
 _AFTER_A_CHANGE = 64  # until all have been asked
 
 
@@ -52,7 +52,7 @@ class PeerWays:
         return {p.host.name: self._wrong[p.host.id] for p in peers if p.host.id in self._wrong}
 
     async def run(self, plan: Callable[[], Plan]) -> None:
-        """Asks until cancelled: after a change once for each peer, and for a few in each second else."""
+        """Asks until cancelled: after a change once for each peer, else for one in each second."""
         while True:
             if self._changed.is_set():
                 self._changed.clear()

@@ -17,7 +17,7 @@ UNKNOWN, GOOD, SKIP, ASSUMED_BAD, DENIED = EvState
 HEALTH = Health()
 INTERVAL_MS = HEALTH.probe_interval_ms
 ETH_HLEN, IP_HLEN = 14, 40
-TICK_S, CALM_TICK_S, SUSPECT_TICK_S = 0.02, 0.1, INTERVAL_MS / 4000  # bpf/tick.h
+TICK_S, CALM_TICK_S, SUSPECT_TICK_S = 0.02, 0.25, INTERVAL_MS / 4000  # bpf/tick.h
 
 
 def in_turn(*places: int) -> list[int]:
