@@ -23,9 +23,10 @@ struct push {
 	const struct mrc_plane *plane;
 	struct mrc_ev *ev; /* the path */
 	__u32 index; /* the EV's index in the tables */
-	__u32 path_ev; /* number of the EV, for flow label and source port */
+	__u32 path_ev; /* number of the EV, for the flow label */
 	__u32 payload; /* bytes after the MRC header */
 	__u32 number; /* of a critical packet */
+	__u16 source_port; /* the EV's; of data the flow's, unless switches choose the path by it */
 	__u8 traffic_class;
 	__u8 flags; /* MRC_FLAG_* */
 };
@@ -47,6 +48,7 @@ static __always_inline int push_by(struct push *p, __u32 host_id, __u32 number)
 {
 	p->index = ev_index(host_id, number);
 	p->path_ev = number;
+	p->source_port = MRC_SPORT_BASE + number;
 	p->ev = ev_at(p->index);
 	if (!p->ev || !p->ev->configured)
 		return -1;
@@ -74,7 +76,7 @@ static __always_inline void write_ip6(struct ipv6hdr *ip6, const struct push *p)
 
 static __always_inline void write_udp(struct udphdr *udp, const struct push *p)
 {
-	udp->source = bpf_htons(MRC_SPORT_BASE + p->path_ev);
+	udp->source = bpf_htons(p->source_port);
 	udp->dest = bpf_htons(settings.udp_port);
 	udp->len = bpf_htons(sizeof(struct outer_l4) + p->payload);
 	udp->check = 0; /* RFC 6935, RFC 6936 */
@@ -176,6 +178,8 @@ static __always_inline int push_data(struct __sk_buff *skb, struct push *p, __u3
 	int error;
 
 	p->payload = skb->len - ETH_HLEN;
+	if (settings.flow_ports)
+		p->source_port = MRC_SPORT_BASE | (bpf_get_hash_recalc(skb) & ~MRC_SPORT_BASE);
 	error = make_headroom(skb, p);
 	if (error == ERROR_EALREADY && at_mrc0)
 		return leave_to_mrc0(skb, 0);

@@ -47,7 +47,9 @@ static __always_inline int send_link_probe(const struct link_sweep *s, struct mr
 	struct mrc_auth *auth = auth_at(settings.host_id);
 	struct control c = {};
 	struct mrc_ev path = {};
-	struct push p = { .ev = &path, .path_ev = number & (LINK_LABELS - 1), .traffic_class = probe_class(0) };
+	__u32 label = number & (LINK_LABELS - 1);
+	struct push p = { .ev = &path, .path_ev = label, .source_port = MRC_SPORT_BASE + label,
+			  .traffic_class = probe_class(0) };
 	int sent;
 
 	p.plane = plane_at(link->plane);

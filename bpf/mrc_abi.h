@@ -404,7 +404,8 @@ struct mrc_settings {
 	__u32 copy_ns; /* each CPU copies one critical packet in so long, on average; 0 = none */
 	__u32 kernel_has; /* enum mrc_kernel_has; without a feature the programs use a slower way */
 	__u32 netns; /* inode number of the NICs' network namespace */
-	__u32 source_check; /* 1 = inner addresses must be those of their hosts (source_check.h) */
+	__u16 source_check; /* 1 = inner addresses must be those of their hosts (source_check.h) */
+	__u16 flow_ports; /* 1 = the UDP source port of data follows the flow, not the EV */
 	__u16 fingerprint; /* of the cluster file, for probes (mrcd/config/cluster_file.py), never 0 */
 	__u16 per_packet; /* 1 = packet granularity: mrc0 segments bursts, and its peer's packets are pushed */
 	__u32 test_clock; /* 1 = the time is what a test sets (maps.h) */

@@ -198,6 +198,12 @@ class Overlay(Section):
         description="strict: a host sends only from its own prefixes, and receives only what a peer sends from the "
         "peer's prefixes to its own; off: for hosts that route for others",
     )
+    source_port: Literal["flow", "ev"] = Field(
+        default="flow",
+        description="the UDP source port of the outer header. flow: of each inner flow another one, so that the "
+        "receiver's NICs keep a flow in one queue each; ev: of each EV another one, so that they spread a flow over "
+        'all queues. With `encapsulation = "ecmp"` always the port of the EV, by which the switches choose the path',
+    )
     rps_cpus: str = Field(
         default="all",
         description="the CPUs for received flows (receive packet steering): each flow stays on one of them, whichever "
@@ -403,6 +409,11 @@ class Config(Section):
     def hook(self, host: Host) -> Hook:
         """Returns where mrc_pop is to be attached on a host's plane NICs."""
         return host.hook or self.interfaces.hook
+
+    @property
+    def source_port(self) -> Literal["flow", "ev"]:
+        """Returns what the outer UDP source port of data packets follows."""
+        return "ev" if self.cluster.encapsulation == "ecmp" else self.overlay.source_port
 
     @cached_property
     def max_peers(self) -> int:

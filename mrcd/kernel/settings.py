@@ -39,6 +39,7 @@ def settings(
         "kernel_has": kernel_has,
         "netns": netns,
         "source_check": plan.config.overlay.source_check == "strict",
+        "flow_ports": plan.config.source_port == "flow",
         "fingerprint": fingerprint(c),
         "per_packet": c.granularity == "packet",
     }.items():

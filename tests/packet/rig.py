@@ -64,7 +64,7 @@ class Setup:
     """A cluster to load the programs for.
 
     Encapsulation, width of a peer's table, T1s per plane, lines of [health], more lines, whether tests set the clock of
-    the programs, and granularity.
+    the programs, granularity, and the source port: that of EVs can be predicted.
     """
 
     encapsulation: Encapsulation = "usid"
@@ -74,13 +74,16 @@ class Setup:
     more: str = ""
     test_clock: bool = True
     granularity: Granularity = "burst"
+    source_port: Literal["flow", "ev"] = "ev"
 
     @property
     def text(self) -> str:
         fabric = f"[cluster]\nplanes = {PLANES}\nt0s = 2\nt1s = {self.t1s}\nmtu = 1500\nevs_per_peer = {self.evs}\n"
         hosts = dual(H0, 0, 0) + dual(H1, 0, 1) + dual(H2, 1, 0) + dual(H5, 1, 1)
         fabric += f'encapsulation = "{self.encapsulation}"\ngranularity = "{self.granularity}"\n'
-        return f"{fabric}{hosts}[health]\n{self.health}\n{self.more}"
+        more = self.more if "[overlay]\n" in self.more else f"[overlay]\n{self.more}"
+        more = more.replace("[overlay]\n", f'[overlay]\nsource_port = "{self.source_port}"\n')
+        return f"{fabric}{hosts}[health]\n{self.health}\n{more}"
 
     def plan(self, host: str = "h0") -> topology.Plan:
         return topology.plan(cluster_file.parse(self.text), host)

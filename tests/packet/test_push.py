@@ -170,6 +170,27 @@ def test_the_sequence_wraps_but_the_counter_does_not(bench: Bench) -> None:
     assert (bench.tables.evs["tx_packets"][H2] == 2**32 + 1).all()
 
 
+@pytest.mark.parametrize(
+    ("bench", "by_flow"),
+    [(Setup(e, source_port="flow"), e != "ecmp") for e in ("usid", "srh", "ecmp")],
+    indirect=["bench"],
+    ids=["usid", "srh", "ecmp"],
+)
+def test_the_source_port_is_the_flow_s_unless_switches_hash_it(bench: Bench, by_flow: bool) -> None:
+    found: dict[int, set[int]] = {}
+    for n in range(16 * EVS):
+        port = 1000 + n % 16
+        _, out = bench.push(ip() / UDP(sport=port, dport=2000) / Raw(bytes(60)))
+        outer = Ether(out)[UDP]
+        assert 0xC000 <= outer.sport <= 0xFFFF
+        found.setdefault(port, set()).add(outer.sport)
+    if by_flow:
+        assert {len(ports) for ports in found.values()} == {1}
+        assert len(set.union(*found.values())) > 8  # 16 flows, 16,384 ports
+    else:
+        assert set.union(*found.values()) == {0xC000 + ev for ev in range(EVS)}
+
+
 # ---- drops ----
 
 

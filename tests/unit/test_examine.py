@@ -25,9 +25,10 @@ from tests.unit.interfaces import link
 NETWORKS = '["10.99.0.1/32", "10.1.0.0/24", "fd00:1::/64"]'
 
 
-def plan(cluster: str = "", **of_host: str) -> Plan:
+def plan(cluster: str = "", source_port: str = "ev", **of_host: str) -> Plan:
     """Returns the plan of h0, with these settings of the cluster and of the host."""
-    text = f"[cluster]\nplanes = 2\nmtu = 9100\n{cluster}\n" + host(0, prefixes=NETWORKS, **of_host) + host(1) + host(2)
+    text = f'[cluster]\nplanes = 2\nmtu = 9100\n{cluster}\n[overlay]\nsource_port = "{source_port}"\n'
+    text += host(0, prefixes=NETWORKS, **of_host) + host(1) + host(2)
     return topology.plan(cluster_file.parse(text), "h0")
 
 
@@ -139,6 +140,11 @@ WELL = Context(
 
 def sysctl(**values: str | None) -> dict[str, Any]:
     return {"files": {f"/proc/sys/net/{k.replace('__', '/')}": v for k, v in values.items()}}
+
+
+def test_queues_may_be_uneven_where_nics_keep_each_flow_in_one() -> None:
+    machine = machine_with(receive_queues={0: 10**6, 1: 0, 2: 0})
+    assert run("nic.queues", Context(machine, plan(source_port="flow"))).status == "PASS"
 
 
 @pytest.mark.parametrize("id", sorted(CHECKS))

@@ -50,6 +50,9 @@ CASES: list[tuple[str, str, dict[str, int]]] = [
     ('granularity = "packet"', "probe_packets = 5", {"probe_packets": 5}),
     ("", LOSS, {"loss_any": 1, "loss_ppm": 1, "loss_samples": 3}),
     ("", '[overlay]\nsource_check = "off"', {"source_check": 0}),
+    ("", "", {"flow_ports": 1}),
+    ("", '[overlay]\nsource_port = "ev"', {"flow_ports": 0}),
+    ('encapsulation = "ecmp"', "", {"flow_ports": 0}),
 ]  # fmt: skip
 
 

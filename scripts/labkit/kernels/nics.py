@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,11 @@ PULLS = 5
 SMALL, LARGE = 1500, 9000  # MTUs
 HOLE_MS = 100
 _WINDOW_S, _JUDGED_S = 2.0, 1.5  # after a pull; the receiver may not have reported the last part yet
+_ONE_QUEUE = 0.7  # of the packets at a card: control packets take any queue
+_QUEUES = """\
+import json, sys
+from mrcd.ctl.examine.machine import Machine
+print(json.dumps([(nic, *queue) for nic in sys.argv[1:] for queue in Machine().receive_queues(nic).items()]))"""
 _TOLD_S = 15.0  # limit for a card to report a pulled cable to the kernel
 _OFFLOADS = (
     "tx-checksumming", "rx-checksumming", "scatter-gather", "tcp-segmentation-offload", "generic-segmentation-offload",
@@ -267,6 +273,53 @@ class Checks:
             self.wait_until_good(hook=[HOOKS[self.nic]] * PLANES)
             self.say("queues", 'native XDP again after hook = "auto"', True, HOOKS[self.nic])
 
+    def ports(self) -> None:
+        """Checks in which receive queues a TCP flow arrives: in one of each card if its source port is the flow's."""
+        for source_port in ("ev", "flow"):  # EVs may have one queue by chance
+            before = {name: self._programs(name) for name in NAMES}
+            self.pair.reload(source_port=source_port)
+            for name in NAMES:
+                self.pair.wait(functools.partial(self._has_others, name, before[name]), f"{name} has other programs")
+            self.wait_until_good()
+            shares, words = self._queue_shares()
+            is_kept = all(share >= _ONE_QUEUE for share in shares)
+            ok = is_kept or source_port == "ev"
+            cell = ", ".join(f"{share:.0%}" for share in shares)
+            self.say("queues", f'source_port = "{source_port}": a flow by queue', ok, words, cell)
+
+    def _programs(self, name: str) -> list[int]:
+        return sorted(link["program_id"] for link in self.status(name).get("links", ()))
+
+    def _has_others(self, name: str, before: list[int]) -> bool:
+        return self._programs(name) not in ([], before)
+
+    def _queue_shares(self) -> tuple[list[float], str]:
+        """Sends TCP from h0 to h1. Returns the busiest queue's share of the packets that arrive, by card, and words."""
+        before = {name: self._counts(name) for name in NAMES}
+        done = self.pair.hosts["h0"].run(["iperf3", "-J", "-n", "20000000", "-c", ADDRESSES[4]["h1"]])
+        goodput, words = iperf3_result(done)
+        if not goodput:
+            raise MachineError(f"iperf3 failed: {words}")
+        sent, more = ({k: n - before[name].get(k, 0) for k, n in self._counts(name).items()} for name in NAMES)
+        cards = [[n for k, n in more.items() if k.startswith(f"{nic} ")] for nic in self.pair.interfaces]
+        shares = [max(queues) / sum(queues) for queues in cards]
+        merged = sent["Tcp OutSegs"] / more["Ip InReceives"]
+        told = ", ".join(f"{100 * s:.0f} %" for s in shares)
+        return shares, (
+            f"busiest queue of each card {told}; {merged:.1f} segments per packet given to TCP, "
+            f"{more['TcpExt TCPOFOQueue']} out of order; {words}"
+        )
+
+    def _counts(self, name: str) -> dict[str, int]:
+        """Returns a host's counts: of packets by receive queue (`NIC N`), and the kernel's of IP and TCP."""
+        done = self.pair.hosts[name].run(["python3", "-c", _QUEUES, *self.pair.interfaces])
+        found: dict[str, int] = {f"{nic} {n}": count for nic, n, count in json.loads(done.stdout)}
+        lines = self.pair.hosts[name].do("cat /proc/net/snmp /proc/net/netstat").splitlines()
+        for keys, values in zip(lines[::2], lines[1::2], strict=True):
+            group = keys.partition(":")[0]
+            found |= {f"{group} {k}": int(v) for k, v in zip(keys.split()[1:], values.split()[1:], strict=True)}
+        return found
+
     def mtu(self) -> None:
         """Checks 9000 bytes: first the NICs, then the cluster file."""
         if self._largest() != LARGE:
@@ -360,6 +413,7 @@ CHECKS: dict[str, Callable[[Checks], None]] = {
     "link": Checks.link,
     "rebind": Checks.rebind,
     "queues": Checks.queues,
+    "ports": Checks.ports,
     "mtu": Checks.mtu,
     "vlan": Checks.vlan,
 }

@@ -35,7 +35,7 @@ MTU = 9000  # of the fabric
 QUEUES = (
     2  # virtio-net queue pairs, one per CPU. With more, Linux 6.12 cannot unbind a card with XDP (docs/hardware.md)
 )
-_SHAPE = {"hosts": 2, "hosts_per_t0": 1, "planes": PLANES, "t1": 2, "mtu": MTU, "daemon": False}
+_SHAPE = {"hosts": 2, "hosts_per_t0": 1, "planes": PLANES, "t1": 4, "mtu": MTU, "daemon": False}
 _START_S = 600.0  # an emulated CPU that other processes delay
 _ASK_EACH_S = 1.0  # a request keeps an emulated CPU busy for some tenths of a second
 # An emulated CPU pauses at times, and a late probe restarts the hold-down. The default doubles it up to 60 s.
@@ -67,13 +67,19 @@ class Pair:
                 raise MachineError(f"{h.name}: {script}: {done.stderr.strip() or done.stdout.strip()}")
 
     def write_config(
-        self, mtu: int = 1500, interfaces: list[str] | None = None, hook: str = "auto", granularity: str = "burst"
+        self,
+        mtu: int = 1500,
+        interfaces: list[str] | None = None,
+        hook: str = "auto",
+        granularity: str = "burst",
+        source_port: str = "flow",
     ) -> None:
         """Writes the cluster file, which both hosts read."""
         text = self.lab.fabric.toml.replace(f"mtu = {MTU}", f"mtu = {mtu}")
         names = f"[interfaces]\nnames = {json.dumps(interfaces or self.interfaces)}\n"
         text = text.replace("[interfaces]\n", names).replace('hook = "auto"', f'hook = "{hook}"') + _HEALTH
         text = text.replace('granularity = "burst"', f'granularity = "{granularity}"')
+        text += f'\n[overlay]\nsource_port = "{source_port}"\n'
         for h in self.hosts.values():
             (h.directory / "mrcd.toml").write_text(text, encoding="utf-8")
 
