@@ -135,10 +135,13 @@ test-kernels: set-up ## check programs, packet tests and a lab on Debian's 6.1 a
 	@$(IN_VENV) scripts/kernels test $(KERNELS)
 
 .PHONY: test-arm64
-test-arm64: set-up ## check programs and a lab on arm64 kernels with pages of 4 and 16 KiB, emulated (KERNELS="--part packets")
+test-arm64: set-up ## check programs, the package and a lab on arm64 kernels with pages of 4 and 16 KiB, emulated (KERNELS="--part packets")
 	@scripts/set-up --arm64
 	@$(MAKE) build build/roots/arm64
-	@$(IN_VENV) scripts/kernels test --arm64 $(or $(KERNELS),--quick)
+	@$(MAKE) deb ARCH=arm64
+	@rm -rf build/roots/arm64-package
+	@dpkg-deb --extract "$$(ls -t build/mrcd_*_arm64.deb | head -n 1)" build/roots/arm64-package
+	@$(IN_VENV) scripts/kernels test --arm64 $(or $(KERNELS),--part programs --part smoke --part package)
 
 .PHONY: test-nics
 test-nics: set-up ## check mrcd on two virtual machines by three network cards: traffic, pulled cables, resets, VLANs (NICS=…)
@@ -246,8 +249,10 @@ INSTALLED = \
 # Needs pip-tools, and the network.
 .PHONY: lock
 lock: ## choose anew the Python packages that an installation has inside
-	{ sed -n '/^#/p' scripts/deploy/requirements.txt; pip-compile --quiet --generate-hashes --strip-extras --no-annotate \
-		--no-header --no-emit-find-links --no-emit-index-url --no-emit-trusted-host --output-file - setup.cfg; } >build/requirements.txt
+	rm -f build/pins.txt
+	pip-compile --quiet --strip-extras --no-annotate --no-header --no-emit-find-links --no-emit-index-url \
+		--no-emit-trusted-host --output-file build/pins.txt setup.cfg
+	{ sed -n '/^#/p' scripts/deploy/requirements.txt; $(PYTHON) scripts/deploy/lock.py <build/pins.txt; } >build/requirements.txt
 	mv build/requirements.txt scripts/deploy/requirements.txt
 
 .PHONY: man
