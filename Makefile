@@ -134,14 +134,13 @@ test-kernels: set-up ## check programs, packet tests and a lab on Debian's 6.1 a
 	@$(MAKE) build
 	@$(IN_VENV) scripts/kernels test $(KERNELS)
 
+ARM64_PARTS = $(or $(KERNELS),--part programs --part smoke --part package)
 .PHONY: test-arm64
 test-arm64: set-up ## check programs, the package and a lab on arm64 kernels with pages of 4 and 16 KiB, emulated (KERNELS="--part packets")
 	@scripts/set-up --arm64
 	@$(MAKE) build build/roots/arm64
-	@$(MAKE) deb ARCH=arm64
-	@rm -rf build/roots/arm64-package
-	@dpkg-deb --extract "$$(ls -t build/mrcd_*_arm64.deb | head -n 1)" build/roots/arm64-package
-	@$(IN_VENV) scripts/kernels test --arm64 $(or $(KERNELS),--part programs --part smoke --part package)
+	$(if $(findstring package,$(ARM64_PARTS)),@$(MAKE) build/roots/arm64-package)
+	@$(IN_VENV) scripts/kernels test --arm64 $(ARM64_PARTS)
 
 .PHONY: test-nics
 test-nics: set-up ## check mrcd on two virtual machines by three network cards: traffic, pulled cables, resets, VLANs (NICS=…)
@@ -252,7 +251,7 @@ lock: ## choose anew the Python packages that an installation has inside
 	rm -f build/pins.txt
 	pip-compile --quiet --strip-extras --no-annotate --no-header --no-emit-find-links --no-emit-index-url \
 		--no-emit-trusted-host --output-file build/pins.txt setup.cfg
-	{ sed -n '/^#/p' scripts/deploy/requirements.txt; $(PYTHON) scripts/deploy/lock.py <build/pins.txt; } >build/requirements.txt
+	{ sed -n '/^#/p' scripts/deploy/requirements.txt; $(PYTHON) scripts/deploy/lock.py $(GLIBCS) <build/pins.txt; } >build/requirements.txt
 	mv build/requirements.txt scripts/deploy/requirements.txt
 
 .PHONY: man
@@ -295,9 +294,10 @@ package-tree:
 	@$(MAKE) install-files DESTDIR=$(CURDIR)/build/$(FORMAT) PREFIX=/usr
 	@$(MAKE) package-pythons DESTDIR=$(CURDIR)/build/$(FORMAT) PREFIX=/usr
 
+GLIBCS = manylinux2014 manylinux_2_28 manylinux_2_34 # of the compiled packages: PEP 600
 # pip's options for the compiled packages of architecture $1.
 pip_platforms = --no-deps --only-binary :all: --require-hashes -r scripts/deploy/requirements.txt \
-	$(foreach v,manylinux2014 manylinux_2_28 manylinux_2_34,--platform $v_$(or $(MACHINE_$1),$(error ARCH=$1: packages are for amd64 and arm64)))
+	$(foreach v,$(GLIBCS),--platform $v_$(or $(MACHINE_$1),$(error ARCH=$1: packages are for amd64 and arm64)))
 PYTHON_LIB = $(TREE)/lib/mrcd/lib
 package-pythons:
 	for v in $(PYTHONS); do \
@@ -333,6 +333,12 @@ build/roots/arm64: scripts/deploy/requirements.txt
 	$(PYTHON) -m compileall -q --invalidation-mode unchecked-hash $@.part/usr/lib/python3*
 	mkdir -p $@.part/lib/modules
 	touch $@.part && mv $@.part $@
+
+.PHONY: build/roots/arm64-package
+build/roots/arm64-package:
+	$(MAKE) deb ARCH=arm64
+	rm -rf $@
+	dpkg-deb --extract "$$(ls -t build/mrcd_*_arm64.deb | head -n 1)" $@
 
 .PHONY: deb-clean
 deb-clean: set-up build/roots/bookworm ## build the package in the smallest Debian 12, where nothing of this machine gets into it

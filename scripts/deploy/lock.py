@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reads pinned packages (`name==version` lines) and prints them with the hashes of the wheels that hosts may install.
 
-Those are the wheels for each Python and architecture of PYTHONS and MACHINES, by the index that pip uses.
+Those are the wheels that pip takes for each Python and architecture of PYTHONS and MACHINES. Arguments: the platforms
+of these wheels, without their architecture (PEP 600).
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,7 +14,6 @@ from collections import defaultdict
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
-_GLIBCS = ("manylinux2014", "manylinux_2_28", "manylinux_2_34")  # as pip_platforms in the Makefile
 _ASK = ["--quiet", "--quiet", "--dry-run", "--ignore-installed", "--no-deps", "--only-binary", ":all:"]
 _ASK += ["--report", "-", "--target", "/nowhere"]
 
@@ -20,9 +21,14 @@ _ASK += ["--report", "-", "--target", "/nowhere"]
 def wheels(pins: str, python: str, machine: str) -> list[tuple[str, str]]:
     """Returns (package, SHA-256) of the wheels of one Python and architecture."""
     argv = [sys.executable, "-m", "pip", "install", *_ASK, "--python-version", python, "--requirement", pins]
-    argv += [word for glibc in _GLIBCS for word in ("--platform", f"{glibc}_{machine}")]
+    argv += [word for glibc in sys.argv[1:] for word in ("--platform", f"{glibc}_{machine}")]
     report = json.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout)
     return [(i["metadata"]["name"], i["download_info"]["archive_info"]["hashes"]["sha256"]) for i in report["install"]]
+
+
+def _normal(name: str) -> str:
+    """Returns a package's name as PEP 503 normalizes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def main() -> None:
@@ -35,9 +41,11 @@ def main() -> None:
         for python in PYTHONS:
             for machine in MACHINES:
                 for name, sha256 in wheels(file.name, python, machine):
-                    hashes[name.lower().replace("_", "-")].add(sha256)
+                    hashes[_normal(name)].add(sha256)
     for pin in pins:
-        found = (f"--hash=sha256:{sha256}" for sha256 in sorted(hashes[pin.partition("==")[0]]))
+        found = [f"--hash=sha256:{sha256}" for sha256 in sorted(hashes[_normal(pin.partition("==")[0])])]
+        if not found:
+            sys.exit(f"{pin}: pip has found no wheel")
         print(" \\\n    ".join((pin, *found)))
 
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
 
@@ -164,6 +164,12 @@ def start_daemons(state: State, fabric: Fabric) -> list[str]:
         if record and processes.alive(record):
             continue
         started[host] = start_daemon(state, host, fabric.namespace(host))
+    await_daemons(state, started)
+    return list(started)
+
+
+def await_daemons(state: State, started: Mapping[str, Popen[bytes]]) -> None:
+    """Waits until the daemons of these hosts answer. Raises MachineError."""
     waiting = dict(started)
     deadline = time.monotonic() + DAEMON_PATIENCE_S
     while waiting:
@@ -183,7 +189,6 @@ def start_daemons(state: State, fabric: Fabric) -> list[str]:
                 hint=f"see {state.log(host)}",
             )
         time.sleep(0.02)
-    return list(started)
 
 
 def start_daemon(state: State, host: str, namespace: str) -> Popen[bytes]:

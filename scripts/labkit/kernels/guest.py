@@ -20,6 +20,7 @@ PARTS = {
     "programs": "labkit.kernels.programs:programs",
     "packets": "labkit.kernels.programs:packets",
     "smoke": "labkit.kernels.labs:smoke",
+    "package": "labkit.kernels.labs:package",
     "lab": "labkit.kernels.labs:lab",
     "life": "labkit.kernels.labs:life",
     "tunnels": "labkit.kernels.labs:tunnels",

@@ -3,6 +3,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from labkit import entry
-from labkit.cluster import observe
+from labkit.cluster import bringup, observe
 from labkit.cluster.api import Lab
 from labkit.cluster.patience import EMULATED, patience
 from labkit.kernels.programs import Say, variants
+from labkit.places import REPOSITORY
 from labkit.traffic import relay
 from labkit.traffic.candidates import SOURCE, TARGET
 from labkit.traffic.stream import Stream
@@ -41,6 +43,32 @@ def smoke(say: Say, _: Path) -> None:
     with small_lab(SMALLEST) as lab:
         _reach(say, "smoke", lab, "h1", seconds=1)
         _t1(say, "smoke", lab, "h1")
+
+
+_PACKAGE = REPOSITORY / "build/roots/arm64-package"  # unpacked by make test-arm64
+_INSTALLED = Path("/usr/lib/mrcd")
+
+
+def package(say: Say, _: Path) -> None:
+    """Runs the daemons and mrcctl of the arm64 package, with the Python packages that it brings."""
+    if platform.machine() != "aarch64" or not _PACKAGE.exists():
+        say("package", "arm64", True, "only in the machines of make test-arm64", cell="not had")
+        return
+    _INSTALLED.symlink_to(_PACKAGE / _INSTALLED.relative_to("/"))
+    own = ["env", "-u", "PYTHONPATH"]
+    with small_lab(SMALLEST | {"daemon": False}) as it:
+        started = {}
+        for host in it.fabric.hosts:
+            argv = [*own, str(_INSTALLED / "bin/mrcd"), "--config", str(it.state.cluster_file), "--host", host]
+            it.state.run_dir(host).mkdir(exist_ok=True)
+            argv += ["--run-dir", str(it.state.run_dir(host)), "--bpffs", str(it.state.bpffs(host))]
+            with it.state.log(host).open("wb") as log:
+                started[host] = it.popen(host, argv, stdout=log, stderr=log)
+        bringup.await_daemons(it.state, started)
+        _reach(say, "package", it, "h1", seconds=1)
+        done = it.exec(SOURCE, [*own, str(_INSTALLED / "bin/mrcctl"), "preflight", "--json"], timeout=PATIENCE_S)
+        failed = [c for c in json.loads(done.stdout)["checks"] if c["status"] == "FAIL"]
+        say("package", "mrcctl preflight", not failed, "; ".join(c["evidence"] for c in failed) or "no check fails")
 
 
 _SECURITYFS = Path("/sys/kernel/security")
