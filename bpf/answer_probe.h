@@ -22,8 +22,8 @@ static __always_inline void learn_status(struct mrc_peer *peer, __u32 host_id, c
 	if (is_overtaken(sent, peer->plane_mask_ns))
 		return;
 	peer->plane_mask_ns = sent;
-	if (peer->status != status || peer->key_ids[0] != control->probe.key_ids[0] ||
-	    peer->key_ids[1] != control->probe.key_ids[1])
+	if (peer->status != status || peer->plane_mask != plane_mask ||
+	    peer->key_ids[0] != control->probe.key_ids[0] || peer->key_ids[1] != control->probe.key_ids[1])
 		end_calm(host_id); /* the daemon has to know */
 	peer->generation = bpf_ntohl(control->probe.generation);
 	peer->key_ids[0] = control->probe.key_ids[0];

@@ -16,6 +16,7 @@
  * multiples of others.
  */
 #define UNPAID_TICKS 7
+#define LONG_RETRIES 8
 
 /* A tick: the work area of one run. */
 struct tick {
@@ -63,16 +64,20 @@ static __always_inline int resize(const struct tick *t, __u32 counts)
 }
 
 /* Probe an EV that is not in use. If it answers small probes, send one as long as the longest data packet: some paths
- * lose only these. The kernel refuses to lengthen the timer packet, which counts as encapsulated, so its probes have a
- * report's length.
+ * lose only these. While many EVs share the budget, only the first one and some others are so long, and EVs return
+ * sooner. The kernel refuses to lengthen the timer packet, which counts as encapsulated, so its probes have a report's
+ * length.
  */
-static __always_inline void retry_ev(struct tick *t, const struct mrc_ev *ev, const struct mrc_path_stats *stats,
+static __always_inline void retry_ev(struct tick *t, const struct mrc_ev *ev, struct mrc_path_stats *stats,
 				     __u32 number)
 {
-	int longer = stats->good && t->resizes &&
+	int is_long = stats->good && (!stats->long_sent || stats->good % LONG_RETRIES == 0 ||
+				      t->clock->budget > 2 * (__s64)budget_reserve());
+	int longer = is_long && t->resizes &&
 		     !bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
 
 	t->sweep.request.kind = MRC_PROBE_RETRY;
+	stats->long_sent |= is_long;
 	sweep_ev(number, &t->sweep);
 	if (longer) {
 		t->sweep.sent *= budget_cost(t->sweep.skb->len);
@@ -158,13 +163,13 @@ __noinline int serve_hold_down(__u32 index, __u64 now, int answers)
 		return stats->good ? HOLD_DOWN_BEGAN_ANEW : HOLD_DOWN_GOES_ON;
 	}
 	if (!answers)
-		stats->good = 0; /* reports from before prove nothing */
+		stats->good = stats->long_sent = 0; /* reports from before prove nothing */
 	if (!(stats->good | stats->lag_ns) || !answers) {
 		stats->loss_ns = now;
 		return HOLD_DOWN_GOES_ON;
 	}
 	well_ns = stats->loss_ns > ev->state_since_ns ? stats->loss_ns : ev->state_since_ns;
-	if (stats->lag_ns || stats->good < health.good_probes ||
+	if (stats->lag_ns || stats->good < health.good_probes || !stats->long_sent ||
 	    !aged(now, well_ns, hold_down_ns(ev->flaps, health.hold_down_ms, health.hold_down_max_ms)))
 		return HOLD_DOWN_GOES_ON;
 	return HOLD_DOWN_OVER;

@@ -220,7 +220,7 @@ static __always_inline void update_path_stats(struct judging *j, struct mrc_ev *
 			stats->lag_ns = j->now; /* the hold-down begins anew if it stays missing */
 			stats->burst_end = stats->missed + stats->deficit;
 		}
-		stats->good = 0;
+		stats->good = stats->long_sent = 0;
 		stats->lost_bursts += !delta->has_arrivals && delta->missed > stats->missed;
 	}
 	stats->deficit = delta->deficit;

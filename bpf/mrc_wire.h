@@ -16,7 +16,8 @@
 #define MRC_MAX_SEGMENTS 6 /* uSID carriers or SIDs in the destination address and a reduced SRH together */
 #define MRC_SRH_MAX (8 + 16 * (MRC_MAX_SEGMENTS - 1)) /* bytes of the longest SRH */
 #define MRC_HOP_LIMIT 64 /* of the outer IPv6 header */
-#define MRC_SPORT_BASE 0xc000 /* UDP source port = base + EV, or + 14 bits of the flow's hash: the dynamic ports (RFC 6335 §6) */
+/* UDP source port = base + EV, or base + 14 bits of the flow's hash: the dynamic ports (RFC 6335 §6). */
+#define MRC_SPORT_BASE 0xc000
 #define MRC_REPORT_EVS 128 /* EVs, at most, in one probe reply: the longest report fits the least MTU */
 #define MRC_KEY_IDS 2 /* keys that a host accepts at once: the present one, and the next or the previous */
 #define MRC_UDT4 0xe004 /* uSID function: the kernel decapsulates IPv4 (mrcd/fabric/srv6.py) */

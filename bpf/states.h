@@ -348,7 +348,7 @@ __noinline int transit(__u32 host_id, __u32 number, __u32 before, __u32 after, _
 			observe(MRC_HISTOGRAM_AFTER_GOOD, (__u32)ev->tx_packets - stats->after_good);
 		}
 		ev->flaps = flaps_after(ev, now);
-		stats->good = 0;
+		stats->good = stats->long_sent = 0;
 		stats->loss_ns = now;
 	}
 	if (after == MRC_EV_ASSUMED_BAD || after == MRC_EV_UNKNOWN) {

@@ -16,7 +16,7 @@
 #define TICK_PEERS 1024 /* peers per tick, at most: bounds a tick in which no peer is due */
 #define TICK_MAX_NS 200000ULL /* a tick serves no further peer after this time: it delays packets on its CPU */
 #define DAEMON_SILENT_NS 50000000ULL /* a daemon that has run no tick for so long is silent: two ticks are missing */
-#define CALM_TICK_NS 250000000ULL /* while nothing is active, and sweeps are as rare: end_calm() wakes the daemon before */
+#define CALM_TICK_NS 250000000ULL /* at most, while nothing is active: end_calm() wakes the daemon before */
 #define UNCONFIGURED_RECHECK_NS 1000000000ULL /* a row without a peer is looked at again after this time */
 /* EVs in a sweep of a peer with overdue answers: a sample is enough to tell whether it is alive. */
 #define DOUBT_SWEEP_EVS 64
@@ -225,6 +225,12 @@ static __always_inline void refill(struct mrc_clock *clock, __u64 now)
 	refill_budget(&clock->budget, more > spent + extra ? more - spent : extra, -(__s64)health.idle_probes, most);
 }
 
+/* Return the time between ticks in calm weather: a whole number of them makes the time between two sweeps of a peer. */
+static __always_inline __u64 calm_wait_ns(__u64 idle_ns)
+{
+	return idle_ns < TICK_NS ? TICK_NS : idle_ns / ((idle_ns + CALM_TICK_NS - 1) / CALM_TICK_NS);
+}
+
 /* Run one tick and return the time to the next in ns. `node`, `clock` and the packet are set; the packet has outer
  * headers and room for a probe.
  */
@@ -246,7 +252,7 @@ static __always_inline __u64 tick(struct tick *t)
 	if (settings.peers > TICK_PEERS) /* a small random step forward: a tick may have had time for few peers only */
 		clock->cursor += bpf_get_prandom_u32() % 64;
 	if (clock->wait_ns == TICK_NS && aged(clock->began_ns, clock->active_ns, ACTIVE_NS))
-		clock->wait_ns = lesser(t->sweep.node->idle_us * NS_PER_US, CALM_TICK_NS);
+		clock->wait_ns = calm_wait_ns(t->sweep.node->idle_us * NS_PER_US);
 	wait_ns = clock->wait_ns;
 	__sync_lock_test_and_set(&clock->busy, 0);
 	return wait_ns;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Wakes the daemon when a program finds work for the tick.
  *
- * Ticks are 20 ms apart at most, but 100 ms in calm weather (tick.h). What cannot wait so long then ends it.
+ * Ticks are 20 ms apart at most, but up to 250 ms in calm weather (tick.h). What cannot wait so long then ends it.
  */
 #ifndef MRC_WAKE_UP_H
 #define MRC_WAKE_UP_H

@@ -4,6 +4,7 @@
 import asyncio
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from ipaddress import IPv4Network, IPv6Network
 
@@ -20,6 +21,7 @@ log = logging.getLogger("mrcd")
 _EACH_S, _AGAIN_S = 1.0, 0.3
 _AT_ONCE = 1  # peer: the kernel tells of most changes, and an answer costs 0.5 ms of CPU time
 _AFTER_A_CHANGE = 64  # until all have been asked
+_WRONG = 4  # peers whose way was wrong
 
 
 class PeerWays:
@@ -81,7 +83,9 @@ class PeerWays:
         turn = [rows[(self._next + n) % len(rows)] for n in range(min(count, len(rows)))]
         self._next = (self._next + len(turn)) % max(1, len(rows))
         before = set(self._suspected)
-        for row in dict.fromkeys([*before, *itertools.islice(self._wrong, count), *turn]):
+        wrong = deque(self._wrong)
+        wrong.rotate(-self._next)
+        for row in dict.fromkeys([*before, *itertools.islice(wrong, max(count, _WRONG)), *turn]):
             async with self._lock:
                 if plan() is not now:
                     return

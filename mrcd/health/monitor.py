@@ -32,7 +32,7 @@ _LOST_NS = 1_000_000_000  # between two checks for lost events, and two sums of 
 MIN_WAIT_S = 0.001
 _URGENT_S = 0.005  # a tick that is due sooner takes precedence over the checks,
 _CALM_S = 0.05  # a tick that is due later: no traffic flows, and no EV is out of use (bpf/tick.h),
-_CALM_NS = 2_000_000_000  # and checks of losses and peers are so far apart: what changes ends the calm
+_CALM_NS = 500_000_000  # and checks of losses and peers are so far apart: what changes ends the calm
 _MAX_DELAY_NS = 500_000_000  # but not for longer than this
 _EVENTS_AT_ONCE = 8  # less than a millisecond
 _TRIES = 16
@@ -110,7 +110,7 @@ class Monitor:
             log.error("%s; mrcd continues to watch paths", error)
         self._last_error = error
         self.ticks.add(time.perf_counter() - begun)
-        self.is_calm = wait_s > _CALM_S
+        self.is_calm = wait_s > _CALM_S or (self.is_calm and wait_s < _URGENT_S)  # a tick goes on where one has ended
         if not self._is_hurried:  # a check has asked for a tick at once
             self._next = self._loop.call_later(max(wait_s, MIN_WAIT_S), self._work)
 

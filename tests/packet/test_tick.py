@@ -133,6 +133,36 @@ def test_an_answering_failed_ev_is_probed_with_full_size_packets(h2_bench: Bench
     assert len(retried(h2_bench, wires)) < 300
 
 
+def test_some_retries_have_full_size_while_the_budget_is_short(h2_bench: Bench, wires: list[Tap]) -> None:
+    stats = h2_bench.path_stats(H2, 5)
+    fail_ev(h2_bench, 5)
+    retried(h2_bench, wires)
+    are_long = []
+    for n in range(1, 17):
+        record_arrivals(h2_bench, 5)
+        stats["long_sent"] = n > 1
+        h2_bench.tables.clock["budget"] = HEALTH.idle_probes // 8 + 1
+        are_long.append(len(retried(h2_bench, wires)) > h2_bench.plan.inner_mtu)
+    assert [n for n, is_long in enumerate(are_long, 1) if is_long] == [1, 8, 16]
+
+
+def test_an_ev_returns_after_a_probe_of_full_size_however_many_small_ones_arrive(
+    h2_bench: Bench, wires: list[Tap]
+) -> None:
+    """As those of sweeps, between two retries."""
+    stats = h2_bench.path_stats(H2, 5)
+    fail_ev(h2_bench, 5)
+    retried(h2_bench, wires)
+    record_arrivals(h2_bench, 5, reports=HEALTH.good_probes)
+    stats["long_sent"] = stats["loss_ns"] = 0
+    h2_bench.ev(H2, 5)["state_since_ns"] = 1
+    h2_bench.tables.clock["budget"] = HEALTH.idle_probes // 8 + 1
+    assert len(retried(h2_bench, wires)) > h2_bench.plan.inner_mtu
+    assert (state(h2_bench, 5)[0], stats["long_sent"]) == (ASSUMED_BAD, 1)
+    run_tick(h2_bench, INTERVAL_MS)
+    assert state(h2_bench, 5)[0] == GOOD
+
+
 def test_a_denied_ev_is_probed_seldom_and_stays_denied(h2_bench: Bench, wires: list[Tap]) -> None:
     h2_bench.dataplane.set_state(H2, 5, DENIED, Reason.ADMIN, EvState)
     for _ in range(150):

@@ -62,6 +62,7 @@ def record_arrivals(bench: Bench, *evs: int, reports: int = 1) -> None:
     """Writes the tables as after `reports` reports without loss, and replies to all probes, on these EVs."""
     path_stats, sent = bench.tables.path_stats, bench.tables.evs["probe_seq"]
     path_stats["good"][H2, list(evs)] += reports
+    path_stats["long_sent"][H2, list(evs)] = 1
     path_stats["reply_seq"][H2, list(evs)] = sent[H2, list(evs)]
     bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     watch = bench.tables.watches[H2]

@@ -89,7 +89,7 @@ def test_all_t1s_take_turns(t1s: int, idle_probes: int) -> None:
     watch.use_plan(plan_of(t1s, idle_probes=idle_probes))
     steps = max(1, -(-t1s // max(1, watch.pace.t1s)))
     for _ in range(steps):
-        watch.probe(send, watch.pace.t1s)
+        watch.probe(send)
     rows = [row for first, count in sent for row in range(first // abi.MAX_PLANES, (first + count) // abi.MAX_PLANES)]
     assert rows.count(0) == steps
     assert set(rows) == set(range(1 + t1s))

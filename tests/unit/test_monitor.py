@@ -4,6 +4,8 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -245,6 +247,16 @@ def test_a_transition_is_logged_at_once_and_runs_the_tick_in_calm_weather_only(
 
     play(b, work)
     assert b.programs.ticks == 1 + is_calm
+
+
+@pytest.mark.parametrize(("waits", "calm"), [((0.25, 0.001), True), ((0.25, 0.02), False), ((0.02, 0.001), False)])
+def test_a_tick_that_goes_on_at_once_does_not_end_calm_weather(waits: tuple[float, float], calm: bool) -> None:
+    """It had no time for all peers: thousands are swept."""
+    b = Bench()
+    b.monitor._loop = cast(asyncio.AbstractEventLoop, Mock())  # noqa: SLF001 - no time passes
+    for b.programs.tick_wait_s in waits:
+        b.monitor._work()  # noqa: SLF001
+    assert b.monitor.is_calm is calm
 
 
 def test_a_shared_failure_runs_the_tick_before_all_events_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,29 +99,27 @@ class LinkWatch:
     ) -> None:
         """Probes and judges until cancelled. `in_force` returns None while no link may be probed.
 
-        In calm weather (Monitor.is_calm) each link is probed half as often, and twice as many T1s at a time: waking up
-        costs more than a probe.
+        In calm weather (Monitor.is_calm) each link is probed half as often.
         """
         while True:
-            begun, calm = time.monotonic(), False
+            begun = time.monotonic()
             if found := in_force():
                 dataplane, tables = found
-                calm = is_calm()
                 try:
-                    self.probe(dataplane.probe_links, self.pace.t1s * (2 if calm else 1))
+                    self.probe(dataplane.probe_links)
                     self.check(tables, begun)
                 except MrcdError as e:
                     warn(f"links are not probed: {e}")
-            interval_s = self.pace.interval_s * (4 if calm else 1)
+            interval_s = self.pace.interval_s * (2 if found and is_calm() else 1)
             await asyncio.sleep(max(0.0, begun + interval_s - time.monotonic()))
 
-    def probe(self, send: Callable[[int, int], int], t1s_at_once: int) -> None:
+    def probe(self, send: Callable[[int, int], int]) -> None:
         """Sends the probes of one interval: `send` takes the number of the first link, and how many follow."""
         if not self._carriers:
             return
         send(0, MAX_PLANES)
         t1s = self._plan.config.cluster.t1s
-        first, count = self._next_t1, min(t1s, t1s_at_once)
+        first, count = self._next_t1, self.pace.t1s
         for begin, end in ((first, min(first + count, t1s)), (0, first + count - t1s)):
             if begin < end:
                 send(links.number(0, begin), (end - begin) * MAX_PLANES)

@@ -41,6 +41,7 @@ __u64 mrc_counted[COUNT_MAX];
 #define bpf_xdp_adjust_head(...) COUNTED(COUNT_ADJUST, bpf_xdp_adjust_head(__VA_ARGS__))
 #define bpf_xdp_adjust_meta(...) COUNTED(COUNT_ADJUST, bpf_xdp_adjust_meta(__VA_ARGS__))
 #define bpf_set_hash(...) COUNTED(COUNT_HASH, bpf_set_hash(__VA_ARGS__))
+#define bpf_get_hash_recalc(...) COUNTED(COUNT_HASH, bpf_get_hash_recalc(__VA_ARGS__))
 #define bpf_clone_redirect(...) COUNTED(COUNT_CLONE, bpf_clone_redirect(__VA_ARGS__))
 #define bpf_redirect(...) COUNTED(COUNT_REDIRECT, bpf_redirect(__VA_ARGS__))
 #define bpf_skb_pull_data(...) COUNTED(COUNT_PULL, bpf_skb_pull_data(__VA_ARGS__))
