@@ -200,9 +200,10 @@ class Overlay(Section):
     )
     source_port: Literal["flow", "ev"] = Field(
         default="flow",
-        description="the UDP source port of the outer header. flow: of each inner flow another one, so that the "
-        "receiver's NICs keep a flow in one queue each; ev: of each EV another one, so that they spread a flow over "
-        'all queues. With `encapsulation = "ecmp"` always the port of the EV, by which the switches choose the path',
+        description="the UDP source port of data packets. flow: a different one for each inner flow, so that each NIC "
+        "of the receiver keeps a flow in one queue; ev: a different one for each EV, where switches hash it between "
+        "segments of a path (LAG, ECMP): then probes take the way of data. With encapsulation ecmp and with [[paths]] "
+        "always ev",
     )
     rps_cpus: str = Field(
         default="all",
@@ -412,8 +413,8 @@ class Config(Section):
 
     @property
     def source_port(self) -> Literal["flow", "ev"]:
-        """Returns what the outer UDP source port of data packets follows."""
-        return "ev" if self.cluster.encapsulation == "ecmp" else self.overlay.source_port
+        """Returns what the outer UDP source port of data packets follows: the EV where switches may hash it."""
+        return "ev" if self.cluster.encapsulation == "ecmp" or self.paths else self.overlay.source_port
 
     @cached_property
     def max_peers(self) -> int:

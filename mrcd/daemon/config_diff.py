@@ -177,6 +177,8 @@ def _labels(plan: Plan) -> dict[tuple[str, int], str]:
 
 def _evs(before: Plan, after: Plan) -> Iterator[PeerChange]:
     """Compares the EVs of the peers that both plans have, as arrays of _AT_ONCE peers."""
+    if before.paths is after.paths:
+        return
     old = {p.host.name: p.number for p in before.peers}
     both = [p for p in after.peers if p.host.name in old]
     width = max(p.config.cluster.evs_per_peer for p in (before, after))

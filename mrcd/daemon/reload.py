@@ -64,7 +64,7 @@ class Reloader:
         Not for what takes a restart: the next start runs it.
         """
         before = self._daemon.plan
-        plan = await asyncio.to_thread(lambda: topology.plan(self.source.read(text), before.host.name))
+        plan = await asyncio.to_thread(lambda: topology.plan(self.source.read(text), before.host.name, before))
         secrets = await asyncio.to_thread(read_secrets, plan)
         difference = await asyncio.to_thread(config_diff.compare, before, plan)
         if not force:
@@ -108,7 +108,7 @@ class Reloader:
     async def _reload_locked(self, force: bool) -> dict[str, Any]:
         daemon, before = self._daemon, self._daemon.plan
         loaded = await asyncio.to_thread(self.source.load)
-        plan = await asyncio.to_thread(topology.plan, loaded.config, before.host.name)
+        plan = await asyncio.to_thread(topology.plan, loaded.config, before.host.name, before)
         secrets = await asyncio.to_thread(read_secrets, plan)
         difference = await asyncio.to_thread(config_diff.compare, before, plan)
         generation = loaded.file.generation if loaded.file else None

@@ -55,12 +55,18 @@ def write_peers(
     refresh: Callable[[int], None],
     replaced_hosts: AbstractSet[int] = frozenset(),
     erased: Erased | None = None,
+    written: Plan | None = None,
 ) -> list[int]:
     """Configure peers and EVs. Returns the rows (host ids) with new or changed paths.
 
     `refresh` has the programs compute a row's usable EVs: a path leaves the rotation before its record is erased.
-    `replaced_hosts`: rows whose host id belonged to another host before; their records are erased.
+    `replaced_hosts`: rows whose host id belonged to another host before; their records are erased. `written`: the plan
+    that these tables are of; with the same paths nothing is to be done.
     """
+    pace = probe_pace.of_plan(plan)
+    tables.node["idle_us"], tables.node["idle_evs"] = pace.interval_ns // 1000, pace.window
+    if written and written.paths is plan.paths:
+        return []
     wanted, erased = {p.host.id for p in plan.peers} - replaced_hosts, erased or Erased()
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
@@ -69,8 +75,6 @@ def write_peers(
             for name in ("clock_ns", "untagged"):  # another host may come
                 erased.erase(row, tables.auths[name], row)
     rows = plan.rows
-    pace = probe_pace.of_plan(plan)
-    tables.node["idle_us"], tables.node["idle_evs"] = pace.interval_ns // 1000, pace.window
     changed = []
     for start in range(0, len(rows), _AT_ONCE):
         which = np.arange(start, min(start + _AT_ONCE, len(rows)))

@@ -4,7 +4,7 @@
 srv6.py defines the numbering; paths.py computes the EVs of many peers at once.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from ipaddress import IPv6Address
 
@@ -127,9 +127,14 @@ class Plan:
         return int(self.paths.counts.sum())
 
 
-def plan(config: Config, host_name: str) -> Plan:
-    """Returns everything that a host installs. Raises ConfigError if the host is not in the file."""
+def plan(config: Config, host_name: str, before: Plan | None = None) -> Plan:
+    """Returns everything that a host installs. Raises ConfigError if the host is not in the file.
+
+    The paths are those of `before`, another plan of this host, if nothing differs of which they are computed.
+    """
     me = config.host(host_name)
+    if before and all(getattr(before.config, key) == getattr(config, key) for key in ("cluster", "hosts", "paths")):
+        return replace(before, config=config, interfaces=tuple(config.interface_names(me)))
     c = config.cluster
     addresses = tuple(plane_address(c.underlay, p, me) for p in range(c.planes))
     if c.encapsulation == "ecmp":

@@ -32,7 +32,9 @@ def difference(*changes: tuple[str, str], more: str = "", host: str = "h0") -> D
         assert old in text
         text = text.replace(old, new)
     before, after = (topology.plan(cluster_file.parse(t), host) for t in (TEXT, text + more))
-    return compare(before, after)
+    found = compare(before, after)
+    assert found == compare(before, topology.plan(after.config, host, before))  # which takes over equal paths
+    return found
 
 
 @pytest.mark.parametrize("changes", [[], [("planes = 2\nt0s = 2", "# a note\nt0s = 2\nplanes = 2")]])

@@ -96,7 +96,7 @@ class FakeMachine:
             "speed_mbit": 100_000, "receive_queues": {0: 10**6, 1: 10**6 + 5}, "xdp_features": 0x7F,
             "neighbours": {2: "02:00:00:00:00:02", 3: "02:00:00:00:00:02"}, "hooks": HOOKS, "feature": True,
             "try_programs": (True, ""), "try_seg6": (True, ""), "clock_synchronised": True, "module": True,
-            "library": "",
+            "library": "", "hashes_ports": None,
         } | other  # fmt: skip
 
     def text(self, path: str) -> str | None:
@@ -209,6 +209,7 @@ def hooks(**other: list[str]) -> dict[str, Any]:
         ("nic.merging", {"offloads": {"rx-gro-list": True}}, "FAIL", "rx-gro-list is on at p0", "ethtool -K p0"),
         ("nic.merging", {"offloads": {"rx-udp-gro-forwarding": True}}, "FAIL", "merged", "rx-udp-gro-forwarding off"),
         ("nic.segmentation", {**bad_nic(kind=None), "device": CUTS_NOT}, "WARN", "segments bursts: p1", "ethtool -K"),
+        ("nic.queues", {"hashes_ports": False}, "WARN", "p0, p1 do not hash UDP ports", "ethtool -N p0"),
         ("nic.queues", {"receive_queues": {0: 10**6, 1: 0, 2: 0}}, "WARN", "queue 0 of p0's 3 has 100 %", "rx-flow"),
         ("nic.first_hop", {"neighbours": {2: "02:00:00:00:00:02"}}, "FAIL", "resolved on p1", "ip neigh show dev p1"),
         ("hooks.other_programs", hooks(p0=["cil", "mrc_pop"]), "FAIL", "before mrcd's program: cil", "p0 ingress"),

@@ -53,6 +53,7 @@ CASES: list[tuple[str, str, dict[str, int]]] = [
     ("", "", {"flow_ports": 1}),
     ("", '[overlay]\nsource_port = "ev"', {"flow_ports": 0}),
     ('encapsulation = "ecmp"', "", {"flow_ports": 0}),
+    ("", '[[paths]]\nsource = "h0"\npeer = "h1"\nplane = 0\nsegments = ["5f00:0:1::"]', {"flow_ports": 0}),
 ]  # fmt: skip
 
 

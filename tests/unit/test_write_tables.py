@@ -36,6 +36,18 @@ def plan(settings: str = "", hosts: str = "h0:0:0 h1:0:1 h2:1:0", paths: str = "
     return topology.plan(cluster_file.parse(text + paths), name)
 
 
+def test_paths_that_a_reload_takes_over_are_not_written_again() -> None:
+    before = plan()
+    arrays, refreshed = Arrays(4, 8), list[int]()
+    write(arrays, before)
+    after = topology.plan(plan(paths="[health]\nidle_interval_ms = 200\n").config, "h0", before)
+    tables = cast(pinned.Tables, arrays)
+    assert write_tables.write_peers(tables, after, refreshed.append, written=before) == refreshed == []
+    assert arrays.node["idle_us"] == 200_000
+    assert write_tables.write_peers(tables, plan(), refreshed.append, written=before) == []
+    assert refreshed == [1, 2]
+
+
 def path(plane: int, *segments: str) -> str:
     listed = ", ".join(f'"{s}"' for s in segments)
     return f'[[paths]]\nsource = "h0"\npeer = "h2"\nplane = {plane}\nsegments = [{listed}]\n'

@@ -3,11 +3,14 @@
 
 import asyncio
 import ctypes as ct
+import fcntl
 import importlib.util
 import os
 import platform
 import re
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -44,6 +47,7 @@ _DEV_GET, _QSTATS_GET = 1, 12
 _IFINDEX, _XDP_FEATURES = "1", "3"
 _QUEUE_TYPE, _QUEUE_ID, _SCOPE, _RX_PACKETS = "2", "3", "4", "8"  # of QSTATS_GET
 _BY_QUEUE, _RECEIVE = 1, 0
+_SIOCETHTOOL, _GET_HASH, _UDP_OVER_IPV6, _BOTH_PORTS = 0x8946, 0x29, 0x06, 0xC0  # linux/ethtool.h: ETHTOOL_GRXFH
 
 _SEG6_TEST = (
     "ip link set lo up && ip -6 route add 5f00:0:1::/48 encap seg6 mode encap segs 5f00:0:2:: dev lo"
@@ -154,6 +158,18 @@ class Machine:
             if match:
                 found[int(match[1])] = max(int(value), found.get(int(match[1]), 0))
         return found
+
+    def hashes_ports(self, name: str) -> bool | None:
+        """Return whether receive-side scaling hashes the ports of UDP over IPv6; None if the driver does not tell."""
+        asked = ct.create_string_buffer(struct.pack("=II", _GET_HASH, _UDP_OVER_IPV6), 256)
+        request = struct.pack("16sP", name.encode(), ct.addressof(asked))
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+                fcntl.ioctl(s, _SIOCETHTOOL, request)
+        except OSError:
+            return None
+        fields: int = struct.unpack_from("=Q", asked, 8)[0]
+        return fields & _BOTH_PORTS == _BOTH_PORTS
 
     def xdp_features(self, ifindex: int) -> int | None:
         """Return the NETDEV_XDP_ACT_* bits of a driver; None if the kernel has no such query (before Linux 6.3)."""

@@ -158,7 +158,13 @@ def _segmentation(c: Context) -> Outcome:
 
 @check("nic.queues")
 def _queues(c: Context) -> Outcome:
-    """Checks that receive queues are used evenly where each EV has its UDP source port: RSS must hash it."""
+    """Checks that RSS hashes the UDP source port, and where each EV has its own, that queues are used evenly."""
+    blind = [n.name for n in c.nics if c.machine.hashes_ports(n.name) is False]
+    if blind:
+        return warn(
+            f"all packets of a host come by one queue: {some(blind)} do not hash UDP ports",
+            f"ethtool -N {blind[0]} rx-flow-hash udp6 sdfn",
+        )
     if c.wanted.config.source_port == "flow":
         return passed("NICs keep each flow in one queue: its packets have one UDP source port")
     skewed, counted = [], 0
