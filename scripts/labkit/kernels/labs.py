@@ -61,6 +61,7 @@ def package(say: Say, _: Path) -> None:
         for host in it.fabric.hosts:
             argv = [*own, str(_INSTALLED / "bin/mrcd"), "--config", str(it.state.cluster_file), "--host", host]
             it.state.run_dir(host).mkdir(exist_ok=True)
+            it.exec(host, ["ip", "-6", "route", "flush", "proto", "boot"], check=True)  # mrcd makes these routes
             argv += ["--run-dir", str(it.state.run_dir(host)), "--bpffs", str(it.state.bpffs(host))]
             with it.state.log(host).open("wb") as log:
                 started[host] = it.popen(host, argv, stdout=log, stderr=log)
