@@ -38,6 +38,7 @@ NOT_RUN = {
     r"bpftool map (dump|lookup)": "names a map of a host outside the lab, or none",
     r"mrcctl capture -w": "writes packets until it is stopped: tests/lab/test_tools.py",
     r"ethtool -L": "a veth of the lab has one queue",
+    r"ethtool -[nN] p0 rx-flow-hash": "a veth hashes no packets",
     r"ethtool --show-tunnels": "a veth has no table of tunnels",
     r"install -D": "writes to /etc",
     r"ip link del mrc0": "takes a restart of mrcd: tests/lab/test_daemon_restarts.py",

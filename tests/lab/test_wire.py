@@ -30,7 +30,7 @@ PAYLOAD = b"every path is somebody's only path " * 3
 @pytest.fixture(scope="module", params=["usid", "srh"])
 def fabric(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab with each kind of segment routing."""
-    with a_lab("wire", encapsulation=request.param, auth="off") as made:
+    with a_lab("wire", encapsulation=request.param, auth="off", overlay={"source_port": "ev"}) as made:
         yield made
 
 
