@@ -77,7 +77,8 @@ static __always_inline void retry_ev(struct tick *t, const struct mrc_ev *ev, st
 		     !bpf_skb_change_tail(t->sweep.skb, probe_at(ev) + settings.inner_mtu, 0);
 
 	t->sweep.request.kind = MRC_PROBE_RETRY;
-	stats->long_sent |= is_long;
+	if (is_long && !stats->long_sent)
+		stats->long_sent = 1;
 	sweep_ev(number, &t->sweep);
 	if (longer) {
 		t->sweep.sent *= budget_cost(t->sweep.skb->len);
@@ -169,7 +170,7 @@ __noinline int serve_hold_down(__u32 index, __u64 now, int answers)
 		return HOLD_DOWN_GOES_ON;
 	}
 	well_ns = stats->loss_ns > ev->state_since_ns ? stats->loss_ns : ev->state_since_ns;
-	if (stats->lag_ns || stats->good < health.good_probes || !stats->long_sent ||
+	if (stats->lag_ns || stats->good < health.good_probes || stats->long_sent < LONG_KNOWN ||
 	    !aged(now, well_ns, hold_down_ns(ev->flaps, health.hold_down_ms, health.hold_down_max_ms)))
 		return HOLD_DOWN_GOES_ON;
 	return HOLD_DOWN_OVER;

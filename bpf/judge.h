@@ -233,6 +233,8 @@ static __always_inline void update_path_stats(struct judging *j, struct mrc_ev *
 		stats->lost_bursts = stats->lost_bursts > 1; /* the rest of a delayed burst may follow */
 		if (!delta->has_new_loss && stats->good < 0xffff)
 			stats->good++;
+		if (!delta->has_new_loss && stats->long_sent)
+			stats->long_sent += stats->long_sent < LONG_KNOWN;
 		/* The EV stops lagging when the whole burst is accounted for and none of it is newly lost. */
 		if (!delta->has_new_loss && stats->lag_ns && !is_failed &&
 		    (__s16)(delta->probes + stats->probe_offset + delta->missed - stats->burst_end) >= 0)

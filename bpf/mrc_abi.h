@@ -87,7 +87,7 @@ struct mrc_path_stats {
 	__u16 pending_losses; /* window_losses at pending_losses_ns: confirmed unless late packets arrive */
 	__u16 confirmed_losses; /* losses known for so long that late packets would have arrived */
 	__u8 backoff; /* probes in a row without an answer; each doubles the interval */
-	__u8 long_sent; /* 1 = a probe as long as data was sent since `good` was last 0 */
+	__u8 long_sent; /* since `good` was last 0: 1 = a probe as long as data was sent; and good reports since, 2 at most */
 	__u32 after_good; /* judged_tx when arrived_ns was last set */
 	__u16 lost_bursts; /* since the EV began to lag: reports with lost probes and no arrivals */
 	__u16 epoch; /* half-period in which the loss window was last halved */

@@ -7,6 +7,8 @@
 #include "probe.h"
 #include "spray.h"
 
+/* mrc_path_stats.long_sent: a first good report may have been requested before the long probe, the second was not. */
+#define LONG_KNOWN 3
 #define KEPT_PACKET_MAX 512 /* bytes: a longer packet is cut off, or it would be sent twice for nothing */
 
 /* Have mrc_probe do `job` on a clone of this packet, at once. `r`: the request, or the copy's destination and number. */

@@ -227,9 +227,8 @@ class Daemon:
         self.use_secrets(plan, after.secrets)
         added = [row for row in after.peers if not tables.peers["configured"][row]]
         self.keyring.add(tables.auths, np.array(added, np.int64))  # first: packets of a new peer are refused until then
-        same = before if before and before.tables is tables else None
-        erased, written = (same.erased, same.plan) if same else (write_tables.Erased(), None)
-        write_tables.write_peers(tables, plan, dataplane.refresh, after.replaced_hosts, erased, written)
+        erased = before.erased if before and before.tables is tables else write_tables.Erased()
+        write_tables.write_peers(tables, plan, dataplane.refresh, after.replaced_hosts, erased)
         write_tables.write_links(tables, plan)
         layouts = running_file.layouts_before(self.run_dir)
         for n, _ in enumerate(dataplane.take_over(tables, after.replaced_hosts, layouts)):

@@ -55,18 +55,19 @@ def write_peers(
     refresh: Callable[[int], None],
     replaced_hosts: AbstractSet[int] = frozenset(),
     erased: Erased | None = None,
-    written: Plan | None = None,
 ) -> list[int]:
     """Configure peers and EVs. Returns the rows (host ids) with new or changed paths.
 
     `refresh` has the programs compute a row's usable EVs: a path leaves the rotation before its record is erased.
-    `replaced_hosts`: rows whose host id belonged to another host before; their records are erased. `written`: the plan
-    that these tables are of; with the same paths nothing is to be done.
+    `replaced_hosts`: rows whose host id belonged to another host before; their records are erased.
+    Paths that the tables have already are not written again.
     """
     pace = probe_pace.of_plan(plan)
-    tables.node["idle_us"], tables.node["idle_evs"] = pace.interval_ns // 1000, pace.window
-    if written and written.paths is plan.paths:
+    tables.node["idle_us"] = min(pace.interval_ns // 1000, 2**32 - 1)
+    tables.node["idle_evs"] = pace.window
+    if tables.written is plan.paths:
         return []
+    tables.written = None
     wanted, erased = {p.host.id for p in plan.peers} - replaced_hosts, erased or Erased()
     for row in np.flatnonzero(tables.peers["configured"]).tolist():
         if row not in wanted:
@@ -79,6 +80,7 @@ def write_peers(
     for start in range(0, len(rows), _AT_ONCE):
         which = np.arange(start, min(start + _AT_ONCE, len(rows)))
         changed += _write_some(tables, plan, which, rows[which], refresh, erased)
+    tables.written = plan.paths
     return changed
 
 

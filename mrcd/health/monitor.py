@@ -31,7 +31,7 @@ _PEERS_NS = 100_000_000  # between two checks of the peers, on which their route
 _LOST_NS = 1_000_000_000  # between two checks for lost events, and two sums of events
 MIN_WAIT_S = 0.001
 _URGENT_S = 0.005  # a tick that is due sooner takes precedence over the checks,
-_CALM_S = 0.05  # a tick that is due later: no traffic flows, and no EV is out of use (bpf/tick.h),
+_CALM_S = 0.02  # a tick that is due later: no traffic flows, and no EV is out of use (bpf/tick.h),
 _CALM_NS = 500_000_000  # and checks of losses and peers are so far apart: what changes ends the calm
 _MAX_DELAY_NS = 500_000_000  # but not for longer than this
 _EVENTS_AT_ONCE = 8  # less than a millisecond
@@ -123,8 +123,12 @@ class Monitor:
 
     def read_events(self) -> None:
         """Reads all events of the programs, and logs those of few EVs. Runs the tick at once if it has work."""
-        if self._listener.drain() or self.is_calm:
+        self._end_calm(self._listener.drain())
+
+    def _end_calm(self, has_work: bool) -> None:
+        if has_work or self.is_calm:
             self._work_now()
+        self.is_calm = False
 
     def log_events(self) -> None:
         """The same, and logs the sums of the others."""
@@ -137,8 +141,7 @@ class Monitor:
 
     def _read_events(self) -> None:
         """Logs some events at a time: thousands of paths may fail at once, and the tick must not wait for them."""
-        if self._listener.drain(_EVENTS_AT_ONCE) or self.is_calm:
-            self._work_now()
+        self._end_calm(self._listener.drain(_EVENTS_AT_ONCE))
         if self._loop and self._listener.is_behind and not self._has_next_read:
             self._has_next_read = True
             self._loop.call_soon(self._read_next_events)

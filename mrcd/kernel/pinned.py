@@ -32,6 +32,8 @@ class Tables:
 
     def __init__(self, pins: Path, *, writable: bool) -> None:
         self._pins = pins
+        self.written: object = None
+        """The paths (Plan.paths) that write_tables.write_peers has written into them; None while it writes."""
         self._maps: list[mmap.mmap] = []
         self.peers = self._map("mrc_peers", abi.PEER, writable)
         n = len(self.peers)

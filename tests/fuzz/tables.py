@@ -41,6 +41,7 @@ def wire_mac(plane: int) -> bytes:
 def _filled(of: topology.Plan) -> dict[str, Any]:
     kinds = {"peers": abi.PEER, "auths": abi.AUTH, "reports": abi.REPORTS, "watches": abi.WATCH}
     tables: Any = SimpleNamespace(**{name: np.zeros(PEERS, kind) for name, kind in kinds.items()})
+    tables.written = None
     tables.evs, tables.path_stats = np.zeros((PEERS, EVS), abi.EV), np.zeros((PEERS, EVS), abi.PATH_STATS)
     tables.srhs, tables.node = np.zeros(PEERS * EVS, abi.SRH), np.zeros((), abi.NODE)
     tables.links = np.zeros(links.table_size(of.config.cluster.t1s), abi.LINK)

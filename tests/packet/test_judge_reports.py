@@ -454,6 +454,11 @@ def test_probes_are_good_reports_too(bench: Bench, r: Reporter) -> None:
     for n in range(1, 4):
         r.probe_failed_ev(5, arrive=1)
         assert bench.path_stats(H2, 5)["good"] == n
+    assert bench.path_stats(H2, 5)["long_sent"] == 0
+    for known in (2, 3, 3):  # good reports after a long probe
+        bench.path_stats(H2, 5)["long_sent"] = bench.path_stats(H2, 5)["long_sent"] or 1
+        r.probe_failed_ev(5, arrive=1)
+        assert bench.path_stats(H2, 5)["long_sent"] == known
     bench.path_stats(H2, 5)["good"] = 65535
     r.send(5)
     r.report()

@@ -14,6 +14,7 @@ from tests.packet.rig import NEVER, Bench
 from tests.packet.wires import Tap
 
 UNKNOWN, GOOD, SKIP, ASSUMED_BAD, DENIED = EvState
+LONG_KNOWN = 3  # bpf/send_probe.h
 HEALTH = Health()
 INTERVAL_MS = HEALTH.probe_interval_ms
 ETH_HLEN, IP_HLEN = 14, 40
@@ -62,7 +63,7 @@ def record_arrivals(bench: Bench, *evs: int, reports: int = 1) -> None:
     """Writes the tables as after `reports` reports without loss, and replies to all probes, on these EVs."""
     path_stats, sent = bench.tables.path_stats, bench.tables.evs["probe_seq"]
     path_stats["good"][H2, list(evs)] += reports
-    path_stats["long_sent"][H2, list(evs)] = 1
+    path_stats["long_sent"][H2, list(evs)] = LONG_KNOWN
     path_stats["reply_seq"][H2, list(evs)] = sent[H2, list(evs)]
     bench.reports(H2)["applied_seq"] = bench.reports(H2)["report_seq"]
     watch = bench.tables.watches[H2]

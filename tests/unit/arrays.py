@@ -19,6 +19,7 @@ class Arrays:
     """The tables as plain arrays."""
 
     def __init__(self, peers: int, evs: int) -> None:
+        self.written: object = None
         self.peers = np.zeros(peers, abi.PEER)
         self.evs = np.zeros((peers, evs), abi.EV)
         self.path_stats = np.zeros((peers, evs), abi.PATH_STATS)

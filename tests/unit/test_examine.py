@@ -142,9 +142,12 @@ def sysctl(**values: str | None) -> dict[str, Any]:
     return {"files": {f"/proc/sys/net/{k.replace('__', '/')}": v for k, v in values.items()}}
 
 
-def test_queues_may_be_uneven_where_nics_keep_each_flow_in_one() -> None:
-    machine = machine_with(receive_queues={0: 10**6, 1: 0, 2: 0})
-    assert run("nic.queues", Context(machine, plan(source_port="flow"))).status == "PASS"
+@pytest.mark.parametrize(
+    ("hashes", "queues", "status"), [(True, 3, "PASS"), (False, 3, "WARN"), (False, 1, "SKIP"), (None, 3, "SKIP")]
+)
+def test_queues_may_be_uneven_where_nics_keep_each_flow_in_one(hashes: bool | None, queues: int, status: str) -> None:
+    machine = machine_with(receive_queues=dict.fromkeys(range(queues), 0) | {0: 10**6}, hashes_ports=hashes)
+    assert run("nic.queues", Context(machine, plan(source_port="flow"))).status == status
 
 
 @pytest.mark.parametrize("id", sorted(CHECKS))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests the writing of a plan into tables: bytes by the RFCs, and what survives a change of the configuration."""
 
+import errno
 import ipaddress
 from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from mrcd.config import cluster_file
 from mrcd.daemon import write_tables
+from mrcd.errors import KernelError
 from mrcd.fabric import srv6, topology
 from mrcd.fabric.topology import Plan
 from mrcd.kernel import abi, pinned
@@ -41,10 +43,22 @@ def test_paths_that_a_reload_takes_over_are_not_written_again() -> None:
     arrays, refreshed = Arrays(4, 8), list[int]()
     write(arrays, before)
     after = topology.plan(plan(paths="[health]\nidle_interval_ms = 200\n").config, "h0", before)
-    tables = cast(pinned.Tables, arrays)
-    assert write_tables.write_peers(tables, after, refreshed.append, written=before) == refreshed == []
+    assert write(arrays, after, refreshed.append) == refreshed == []
     assert arrays.node["idle_us"] == 200_000
-    assert write_tables.write_peers(tables, plan(), refreshed.append, written=before) == []
+    assert write(arrays, plan(), refreshed.append) == []
+    assert refreshed == [1, 2]
+
+
+def test_paths_are_written_again_after_an_error() -> None:
+    arrays, of, refreshed = Arrays(4, 8), plan(), list[int]()
+
+    def fail(row: int) -> None:
+        raise KernelError("refused", errno.EIO)
+
+    write(arrays, of)
+    with pytest.raises(KernelError):
+        write(arrays, plan(), fail)
+    write(arrays, of, refreshed.append)
     assert refreshed == [1, 2]
 
 

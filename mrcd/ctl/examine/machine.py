@@ -162,14 +162,14 @@ class Machine:
     def hashes_ports(self, name: str) -> bool | None:
         """Return whether receive-side scaling hashes the ports of UDP over IPv6; None if the driver does not tell."""
         asked = ct.create_string_buffer(struct.pack("=II", _GET_HASH, _UDP_OVER_IPV6), 256)
-        request = struct.pack("16sP", name.encode(), ct.addressof(asked))
+        request = struct.pack("16sP16x", name.encode(), ct.addressof(asked))
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
                 fcntl.ioctl(s, _SIOCETHTOOL, request)
         except OSError:
             return None
         fields: int = struct.unpack_from("=Q", asked, 8)[0]
-        return fields & _BOTH_PORTS == _BOTH_PORTS
+        return fields & _BOTH_PORTS == _BOTH_PORTS if fields else None
 
     def xdp_features(self, ifindex: int) -> int | None:
         """Return the NETDEV_XDP_ACT_* bits of a driver; None if the kernel has no such query (before Linux 6.3)."""
