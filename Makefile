@@ -221,6 +221,7 @@ install-files:
 	chmod 755 $(SLURM_EXAMPLES:%=$(TREE)/share/mrcd/%)
 
 SLURM_EXAMPLES = prolog-slurmctld task-prolog health-check
+
 # NetworkManager reads no files below /usr/local.
 NETWORK_MANAGER = $(if $(filter /usr,$(PREFIX)),$(TREE)/lib,$(DESTDIR)$(SYSCONFDIR))/NetworkManager
 # Source and destination of each installed file; `uninstall` removes the same files.

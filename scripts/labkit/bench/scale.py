@@ -167,7 +167,7 @@ def _run(lab: Lab, peers: int, idle_for_s: float) -> Document:
     run["paths_s"] = median(command_s(emulated, ["paths", "--peer", f"h{peers}"]) for _ in range(3))
     run["own_bytes"] = own_memory(pid)
     run["longest_tick_s"] = scrape(emulated)[1]["mrc_tick_longest_seconds"]
-    # Its EVs return for minutes: [health] idle_probes pays for few probes of full size.
+    # Its EVs return for minutes, because they share [health] idle_probes.
     emulated.stop()
     emulated.all_good()
     emulated.start()
